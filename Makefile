@@ -1,0 +1,68 @@
+# Needs python3 (>= 3.11, with venv), make and git. Everything else comes from requirements/.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+CODE := store gateway dispatcher runtime devcluster sdk $(wildcard tests examples loadtest)
+UV_VERSION := 0.13.9
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv with the pinned dependencies and this project in it
+
+$(STAMP): requirements/dev.txt pyproject.toml sdk/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Orbit needs Python 3.11 or newer; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e sdk -e .
+	@touch $@
+
+.PHONY: demo
+demo: setup ## see it work: a cluster, a worker, a few tasks and a killed process, in under a minute
+	$(BIN)/python examples/demo.py
+
+.PHONY: test
+test: setup ## run the tests, in random order, on two processes
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+.PHONY: check
+check: setup ## lint, format check, strict types, import rules, house rules
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -p no:randomly tests/arch
+
+.PHONY: format
+format: setup ## sort imports, apply safe fixes, format
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+.PHONY: bench
+bench: setup ## measure full lives a second and dispatch latency on this machine
+	$(BIN)/python -m loadtest.bench $(ARGS)
+
+.PHONY: lock
+lock: ## pin the dependencies anew, with hashes and without addresses
+	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
+	$(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet uv==$(UV_VERSION); \
+	compile="$$tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+	    --no-emit-package orbit-sdk $(LOCKARGS)"; \
+	$$compile pyproject.toml sdk/pyproject.toml --extra embedded --extra dev -o requirements/dev.txt; \
+	$$compile pyproject.toml sdk/pyproject.toml -c requirements/dev.txt -o requirements/base.txt
+
+.PHONY: clean
+clean: ## remove .venv, caches and the local cluster's data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .orbit dist build \
+	    htmlcov .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The stateless node: HTTP API and worker WebSockets."""

@@ -1,0 +1,1 @@
+"""What every Orbit process needs to run: settings, loops, logs, metrics."""
