@@ -1,0 +1,86 @@
+"""Submissions as request bodies, and the cutting of a long list into requests. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+
+from orbit_sdk.business_json import NotSendable, encode_value
+from orbit_sdk.client.models import Submission
+from orbit_sdk.errors import BadRequest
+from orbit_sdk.protocol.limits import BATCH_BODY_BYTES_MAX, BATCH_ITEMS_MAX
+from orbit_sdk.protocol.times import time_text
+
+_BATCH_OPEN = b'{"items":['
+_BATCH_CLOSE = b"]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The items `first` .. `first + count - 1` of a batch as one request body."""
+
+    first: int
+    count: int
+    body: bytes
+
+
+def submission_body(submission: Submission, *, submission_key: str | None = None) -> bytes:
+    """The JSON body of one submission (OP-40). Raises BadRequest if the payload cannot travel."""
+    try:
+        payload = encode_value(submission.payload)
+    except NotSendable as error:
+        code = "payload_too_large" if error.too_large else "invalid_payload"
+        raise BadRequest(code, f"payload of {submission.handler}: {error}") from None
+    retry = submission.retry
+    fields: dict[str, object] = {
+        "queue": submission.queue,
+        "handler": submission.handler,
+        "handler_version": submission.handler_version,
+        "payload_version": submission.payload_version,
+        "payload": orjson.Fragment(payload),
+        "recovery_safety": submission.recovery_safety.value,
+        "retry": {
+            "max_attempts": retry.max_attempts,
+            "initial_delay_ms": retry.initial_delay_ms,
+            "max_delay_ms": retry.max_delay_ms,
+            "attempt_timeout_ms": retry.attempt_timeout_ms,
+        },
+        "priority": submission.priority,
+    }
+    if submission_key is not None:
+        fields["submission_key"] = submission_key
+    if submission.business_key is not None:
+        fields["business_key"] = submission.business_key
+    for name in ("available_at", "start_deadline_at", "deadline_at"):
+        instant: datetime | None = getattr(submission, name)
+        if instant is not None:
+            fields[name] = _instant(name, instant)
+    return orjson.dumps(fields)
+
+
+def _instant(name: str, instant: datetime) -> str:
+    if instant.tzinfo is None:
+        raise BadRequest("naive_time", f"{name} has no time zone; use datetime.now(UTC) and alike")
+    return time_text(instant)
+
+
+def chunks(items: Sequence[bytes]) -> Iterator[Chunk]:
+    """Cut item bodies, in order, into requests of at most 1000 items and 16 MiB each (OP-45)."""
+    first = 0
+    held: list[bytes] = []
+    size = len(_BATCH_OPEN) + len(_BATCH_CLOSE)
+    for index, item in enumerate(items):
+        full = len(held) == BATCH_ITEMS_MAX or size + len(item) + 1 > BATCH_BODY_BYTES_MAX
+        if held and full:
+            yield _chunk(first, held)
+            first, held = index, []
+            size = len(_BATCH_OPEN) + len(_BATCH_CLOSE)
+        held.append(item)
+        size += len(item) + 1
+    if held:
+        yield _chunk(first, held)
+
+
+def _chunk(first: int, items: list[bytes]) -> Chunk:
+    return Chunk(first, len(items), _BATCH_OPEN + b",".join(items) + _BATCH_CLOSE)
