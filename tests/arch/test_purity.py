@@ -1,0 +1,56 @@
+"""Decisions take time, ids and chance as arguments, and do no IO."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.arch.tree import imported_modules, parse, python_files
+
+PURE = (
+    "sdk/orbit_sdk/protocol/*.py",
+    "sdk/orbit_sdk/worker/session.py",
+    "gateway/worker/session.py",
+    "dispatcher/ledger.py",
+    "dispatcher/matching.py",
+    "dispatcher/sharing.py",
+)
+BANNED_MODULES = {
+    "asyncio",
+    "asyncpg",
+    "httpx",
+    "os",
+    "random",
+    "redis",
+    "secrets",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "websockets",
+}
+BANNED_CALLS = {"now", "utcnow", "today", "open", "print", "input"}
+
+
+def files_like(pattern: str) -> list[Path]:
+    return [path for path in python_files() if path.match(pattern)]
+
+
+@pytest.mark.parametrize("pattern", PURE)
+def test_pure_modules_use_no_clock_no_chance_and_no_io(pattern: str) -> None:
+    files = files_like(pattern)
+    assert files, "a core that moved must move in this list too"
+    for path in files:
+        tree = parse(path)
+        assert not imported_modules(tree) & BANNED_MODULES, path
+        assert not called_names(tree) & BANNED_CALLS, path
+
+
+def called_names(tree: ast.Module) -> set[str]:
+    return {
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    }
