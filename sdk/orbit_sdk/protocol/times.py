@@ -1,0 +1,41 @@
+"""Instants on the wire (R-004): UTC, RFC 3339, ending in `Z`, at most six fractional digits."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_SHAPE: Final = re.compile(
+    r"[0-9]{4}-(?:0[1-9]|1[0-2])-[0-3][0-9]T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"(?:\.[0-9]{1,6})?Z"
+)
+
+
+def time_text(instant: datetime) -> str:
+    """The wire text of an aware instant; a fraction only if there is one.
+
+    Raises ValueError for a naive one.
+    """
+    if instant.tzinfo is not UTC:
+        if instant.utcoffset() is None:
+            raise ValueError("an instant needs a time zone")
+        instant = instant.astimezone(UTC)
+    return instant.isoformat()[:-6] + "Z"
+
+
+def parse_time(text: str) -> datetime:
+    """The instant, in UTC. Raises ValueError for any other form and for dates no calendar has.
+
+    A leap second (`:60`) and year 0 are refused too: neither Python nor Postgres can hold them.
+    """
+    if _SHAPE.fullmatch(text) is None:
+        raise ValueError("not a UTC instant of RFC 3339 with at most six fractional digits")
+    return datetime.fromisoformat(text)
+
+
+def is_time(text: str) -> bool:
+    """Whether `parse_time` takes the text."""
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
