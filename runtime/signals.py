@@ -26,10 +26,12 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
             os.kill(os.getpid(), number)
         stop.set()
 
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     try:
         yield stop
     finally:
-        for number in _SIGNALS:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)
