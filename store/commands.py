@@ -1,0 +1,292 @@
+"""The writes that workers and clients cause: one SQL function each, one row a command out.
+
+Every coroutine takes a connection and a batch and answers in the order of the batch. A refusal is
+a row, never an exception; an exception means that the whole batch did not commit, or that nobody
+knows (a lost connection): then the same batch may be sent again, receipts make that harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import asyncpg
+import msgspec
+
+Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
+
+
+class SubmitTask(msgspec.Struct, frozen=True, gc=False):
+    """One accepted submission, checked and hashed, with its queue and route looked up."""
+
+    namespace_id: str
+    key: str
+    hash: bytes
+    task_id: str
+    queue_id: str
+    route_id: int
+    gate_id: int
+    payload: bytes
+    priority: int
+    business_key: str | None
+    available_at: datetime | None
+    start_deadline_at: datetime | None
+    deadline_at: datetime | None
+    recovery_safety: str
+    max_attempts: int
+    initial_delay_ms: int
+    max_delay_ms: int
+    attempt_timeout_ms: int
+
+
+class SubmitOutcome(msgspec.Struct, frozen=True, gc=False):
+    """`created`, `repeat`, `idempotency_conflict` or `deadline_order`, and the task it names."""
+
+    code: str
+    task_id: str | None
+    state: str
+    revision: int
+
+
+class AttemptCommand(msgspec.Struct, frozen=True, gc=False):
+    """A start, renew or resume whose lease secret was proven by the caller."""
+
+    namespace_id: str
+    session_id: str
+    gate_id: int
+    task_id: str
+    attempt_id: str
+    epoch: int
+    message_id: str
+
+
+class FinishCommand(msgspec.Struct, frozen=True, gc=False):
+    """A finish whose lease secret was proven by the caller; `hash` is its semantic hash."""
+
+    namespace_id: str
+    session_id: str
+    task_id: str
+    attempt_id: str
+    epoch: int
+    message_id: str
+    hash: bytes
+    outcome: str
+    error_code: str | None
+    result: bytes
+
+
+class CommandOutcome(msgspec.Struct, frozen=True, gc=False):
+    """`ok` with receipt and lease, an error code, or `again`.
+
+    `again`: a second command of one attempt in one batch, to be sent in the next one. After a
+    resume only the lease fields are set. `settled`: the attempt is over and holds no slot.
+    """
+
+    code: str
+    task_state: str | None
+    attempt_state: str | None
+    task_revision: int | None
+    receipt_lease_until: datetime | None
+    disposition: str | None
+    deduplicated: bool
+    active: bool
+    lease_state: str | None
+    lease_until: datetime | None
+    server_time: datetime
+    settled: bool
+
+
+class OpenSession(msgspec.Struct, frozen=True, gc=False):
+    """An authenticated hello. `routes` are sorted route ids; `secret_hash` is SHA-256."""
+
+    session_id: str
+    namespace_id: str
+    instance_id: str
+    secret_hash: bytes
+    queue_id: str
+    routes: tuple[int, ...]
+    capacity: int
+    node_id: str
+    session_max_ms: int
+    credential_key_id: str
+
+
+class SessionOutcome(msgspec.Struct, frozen=True, gc=False):
+    """`ok` with the new session's epoch and end, or `instance_conflict`."""
+
+    code: str
+    epoch: int | None
+    draining: bool | None
+    expires_at: datetime | None
+    server_time: datetime
+    superseded_session_id: str | None
+    superseded_node_id: str | None
+
+
+class SetCapacity(msgspec.Struct, frozen=True, gc=False):
+    """A capacity frame: a level, never a change. `sequence` is a uint64."""
+
+    session_id: str
+    sequence: int
+    capacity: int
+    drain: bool
+
+
+class CapacityOutcome(msgspec.Struct, frozen=True, gc=False):
+    """`ok` with the level in force, `stale_sequence`, or why the session is over."""
+
+    code: str
+    draining: bool | None
+    epoch: int | None
+    expires_at: datetime | None
+    server_time: datetime
+    capacity: int | None
+
+
+class CloseSession(msgspec.Struct, frozen=True, gc=False):
+    """A session whose socket is gone, and why."""
+
+    session_id: str
+    reason: str
+
+
+async def submit_tasks(connection: Connection, items: Sequence[SubmitTask]) -> list[SubmitOutcome]:
+    """Accept tasks durably, each once per key (R-090..R-094)."""
+    rows = await connection.fetch(
+        "SELECT * FROM submit_tasks_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,"
+        "$17,$18)",
+        [i.namespace_id for i in items],
+        [i.key for i in items],
+        [i.hash for i in items],
+        [i.task_id for i in items],
+        [i.queue_id for i in items],
+        [i.route_id for i in items],
+        [i.gate_id for i in items],
+        [i.payload for i in items],
+        [i.priority for i in items],
+        [i.business_key for i in items],
+        [i.available_at for i in items],
+        [i.start_deadline_at for i in items],
+        [i.deadline_at for i in items],
+        [i.recovery_safety for i in items],
+        [i.max_attempts for i in items],
+        [i.initial_delay_ms for i in items],
+        [i.max_delay_ms for i in items],
+        [i.attempt_timeout_ms for i in items],
+    )
+    return [SubmitOutcome(*row) for row in rows]
+
+
+async def start_attempts(
+    connection: Connection, items: Sequence[AttemptCommand]
+) -> list[CommandOutcome]:
+    """Authorise starts (R-131). Repeats get the original receipt."""
+    rows = await connection.fetch(
+        "SELECT * FROM start_attempts_v1($1,$2,$3,$4,$5,$6,$7)",
+        [i.namespace_id for i in items],
+        [i.session_id for i in items],
+        [i.gate_id for i in items],
+        [i.task_id for i in items],
+        [i.attempt_id for i in items],
+        [i.epoch for i in items],
+        [i.message_id for i in items],
+    )
+    return [CommandOutcome(*row) for row in rows]
+
+
+async def renew_leases(
+    connection: Connection, items: Sequence[AttemptCommand]
+) -> list[CommandOutcome]:
+    """Extend valid leases (R-125); under an intent the answer is inactive and nothing extends."""
+    rows = await connection.fetch(
+        "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6)",
+        [i.namespace_id for i in items],
+        [i.session_id for i in items],
+        [i.task_id for i in items],
+        [i.attempt_id for i in items],
+        [i.epoch for i in items],
+        [i.message_id for i in items],
+    )
+    return [CommandOutcome(*row) for row in rows]
+
+
+async def resume_attempts(
+    connection: Connection, items: Sequence[AttemptCommand]
+) -> list[CommandOutcome]:
+    """Move held attempts to the new session (OP-14): never extends, never revives."""
+    rows = await connection.fetch(
+        "SELECT * FROM resume_attempts_v1($1,$2,$3,$4,$5)",
+        [i.namespace_id for i in items],
+        [i.session_id for i in items],
+        [i.task_id for i in items],
+        [i.attempt_id for i in items],
+        [i.epoch for i in items],
+    )
+    return [CommandOutcome(*row) for row in rows]
+
+
+async def finish_attempts(
+    connection: Connection, items: Sequence[FinishCommand]
+) -> list[CommandOutcome]:
+    """Settle attempts as reported (R-140); late and conflicting reports become evidence."""
+    rows = await connection.fetch(
+        "SELECT * FROM finish_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)",
+        [i.namespace_id for i in items],
+        [i.session_id for i in items],
+        [i.task_id for i in items],
+        [i.attempt_id for i in items],
+        [i.epoch for i in items],
+        [i.message_id for i in items],
+        [i.hash for i in items],
+        [i.outcome for i in items],
+        [i.error_code for i in items],
+        [i.result for i in items],
+    )
+    return [CommandOutcome(*row) for row in rows]
+
+
+async def open_sessions(
+    connection: Connection, items: Sequence[OpenSession]
+) -> list[SessionOutcome]:
+    """Accept hellos; the newest of an instance wins (OP-13)."""
+    rows = await connection.fetch(
+        "SELECT * FROM open_sessions_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)",
+        [i.session_id for i in items],
+        [i.namespace_id for i in items],
+        [i.instance_id for i in items],
+        [i.secret_hash for i in items],
+        [i.queue_id for i in items],
+        [",".join(map(str, i.routes)) for i in items],
+        [i.capacity for i in items],
+        [i.node_id for i in items],
+        [i.session_max_ms for i in items],
+        [i.credential_key_id for i in items],
+    )
+    return [SessionOutcome(*row) for row in rows]
+
+
+async def set_capacity(
+    connection: Connection, items: Sequence[SetCapacity]
+) -> list[CapacityOutcome]:
+    """Overwrite declared capacities by sequence (OP-29); drain is one-way (R-024)."""
+    rows = await connection.fetch(
+        "SELECT * FROM set_capacity_v1($1,$2,$3,$4)",
+        [i.session_id for i in items],
+        [str(i.sequence) for i in items],
+        [i.capacity for i in items],
+        [i.drain for i in items],
+    )
+    return [CapacityOutcome(*row) for row in rows]
+
+
+async def close_sessions(
+    connection: Connection, items: Sequence[CloseSession]
+) -> list[tuple[str, int]]:
+    """Close sessions and give their unstarted leases back: (queue, route) of each, to wake."""
+    rows = await connection.fetch(
+        "SELECT * FROM close_sessions_v1($1,$2)",
+        [i.session_id for i in items],
+        [i.reason for i in items],
+    )
+    return [(row[0], row[1]) for row in rows]

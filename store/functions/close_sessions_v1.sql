@@ -1,0 +1,27 @@
+-- Close sessions, once. What was assigned and not started goes back at once, since nobody was
+-- authorised to run it; what runs keeps its lease, so that the worker can resume elsewhere.
+-- Returns the queue and route of each task that waits again.
+CREATE OR REPLACE FUNCTION close_sessions_v1(
+    p_session uuid[], p_reason text[], p_now timestamptz DEFAULT NULL
+) RETURNS TABLE (queue_id uuid, route_id bigint)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz;
+    v_back uuid[];
+BEGIN
+    PERFORM 1 FROM session s WHERE s.id = ANY (p_session) AND s.closed_at IS NULL
+        ORDER BY s.id FOR NO KEY UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    UPDATE session s SET closed_at = v_now, close_reason = c.reason
+        FROM unnest(p_session, p_reason) AS c (id, reason)
+        WHERE s.id = c.id AND s.closed_at IS NULL;
+    SELECT array_agg(k.attempt_id) INTO v_back FROM (
+        SELECT l.attempt_id FROM session s JOIN lease l ON l.instance_id = s.instance_id
+        WHERE s.id = ANY (p_session) AND l.session_id = s.id AND l.state = 'LEASED'
+        ORDER BY l.attempt_id FOR NO KEY UPDATE OF l) k;
+    IF v_back IS NOT NULL THEN
+        RETURN QUERY SELECT b.queue_id, b.route_id FROM lapse_leases_v1(v_back, v_now) b
+            WHERE b.waiting;
+    END IF;
+END $$;

@@ -1,0 +1,17 @@
+-- The sweep: settle leases that ran out in silence, at most p_limit (OP-23, INV-6). Rows that
+-- somebody else is working on are skipped; a lease renewed meanwhile is judged by its new end.
+CREATE OR REPLACE FUNCTION expire_leases_v1(p_limit integer, p_now timestamptz DEFAULT NULL)
+RETURNS TABLE (attempt_id uuid, queue_id uuid, route_id bigint, waiting boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_over uuid[];
+BEGIN
+    SELECT array_agg(k.attempt_id) INTO v_over FROM (
+        SELECT l.attempt_id FROM lease l WHERE l.lease_until <= v_now
+        ORDER BY l.attempt_id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) k;
+    IF v_over IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM lapse_leases_v1(v_over, v_now);
+    END IF;
+END $$;

@@ -1,0 +1,20 @@
+-- Lock the leases of a batch in id order, read the clock, settle those that are over. Returns the
+-- instant by which the whole batch is judged, so no result depends on when the expiry loop runs
+-- (OP-23), and no lease is judged by a clock older than its lock (INV-4).
+CREATE OR REPLACE FUNCTION lock_leases_v1(p_attempt uuid[], p_now timestamptz)
+RETURNS timestamptz
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    v_now timestamptz;
+    v_over uuid[];
+BEGIN
+    PERFORM 1 FROM lease l WHERE l.attempt_id = ANY (p_attempt)
+        ORDER BY l.attempt_id FOR NO KEY UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    SELECT array_agg(l.attempt_id) INTO v_over FROM lease l
+        WHERE l.attempt_id = ANY (p_attempt) AND l.lease_until <= v_now;
+    IF v_over IS NOT NULL THEN
+        PERFORM lapse_leases_v1(v_over, v_now);
+    END IF;
+    RETURN v_now;
+END $$;
