@@ -1,0 +1,151 @@
+"""`orbit migrate` and `orbit app`: what an operator does to the database itself.
+
+Both read ORBIT_DATABASE_URL (or `--database-url`). A credential is printed once, when it is made;
+the database keeps only its hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import asyncpg
+import click
+from orbit_sdk.protocol.ids import new_id
+
+from store import pool, queries
+from store.migrate import MigrationError, check_version
+from store.migrate import migrate as apply_migrations
+
+SCOPES = ("submit", "read", "cancel", "retry", "review", "work", "manage", "subscribe", "discover")
+EXIT_FAILED = 1
+EXIT_UNAVAILABLE = 3
+
+T = TypeVar("T")
+
+database_option = click.option(
+    "--database-url",
+    envvar="ORBIT_DATABASE_URL",
+    required=True,
+    help="Postgres of the cluster, postgresql://user:password@host:port/database.",
+)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; turn what an operator can mend into one line and an exit code."""
+    try:
+        return asyncio.run(work)
+    except MigrationError as error:
+        click.echo(f"orbit: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except asyncpg.InvalidPasswordError:
+        click.echo("orbit: Postgres refused the user or password of ORBIT_DATABASE_URL", err=True)
+        sys.exit(EXIT_FAILED)
+    except (OSError, TimeoutError, asyncpg.PostgresConnectionError) as error:
+        click.echo(
+            f"orbit: Postgres cannot be reached ({type(error).__name__}):"
+            " check ORBIT_DATABASE_URL and that the server runs",
+            err=True,
+        )
+        sys.exit(EXIT_UNAVAILABLE)
+
+
+@click.command()
+@database_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def migrate(database_url: str, as_json: bool) -> None:
+    """Bring the database to the version this build expects.
+
+    Safe to run any number of times, and by several runners at once. Gateways and dispatchers only
+    check the version; they never change it.
+    """
+    done = _run(apply_migrations(database_url))
+    if as_json:
+        click.echo(json.dumps({"applied": done}))
+    elif done:
+        click.echo(f"orbit: applied {len(done)}: {', '.join(done)}")
+    else:
+        click.echo("orbit: the database is up to date")
+
+
+@click.group()
+def app() -> None:
+    """Applications and their credentials."""
+
+
+@app.command("create")
+@click.argument("name")
+@click.option("--queue", "queues", multiple=True, default=("default",), show_default=True,
+              help="A queue to make with it; may be given several times.")  # fmt: skip
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES),
+              default=("submit", "read", "cancel", "retry", "work"), show_default=True,
+              help="What the credential may do; may be given several times.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@database_option
+def create_app(
+    name: str, queues: tuple[str, ...], scopes: tuple[str, ...], as_json: bool, database_url: str
+) -> None:
+    """Make an application NAME with queues, and a credential for it.
+
+    If the application exists, only what is missing is added, and a further credential is made.
+
+    Example: orbit app create shop --queue mail --queue invoices
+    """
+    if not 1 <= len(name) <= 128 or any(not 1 <= len(queue) <= 128 for queue in queues):
+        raise click.UsageError("names have 1 to 128 characters")
+    key_id, secret = secrets.token_hex(8), secrets.token_bytes(32)
+    namespace_id = _run(_create(database_url, name, queues, (key_id, secret, scopes)))
+    text = base64.urlsafe_b64encode(secret).decode().rstrip("=")
+    credential = f"orbit_{key_id}_{text}"
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "namespace_id": namespace_id,
+                    "name": name,
+                    "queues": list(queues),
+                    "scopes": list(scopes),
+                    "credential": credential,
+                }
+            )
+        )
+        return
+    click.echo(f"application  {name} ({namespace_id})")
+    click.echo(f"queues       {', '.join(queues)}")
+    click.echo(f"scopes       {', '.join(scopes)}")
+    click.echo(f"credential   {credential}")
+    click.echo("The credential is shown this once. Set it as ORBIT_CREDENTIAL.", err=True)
+
+
+async def _create(
+    dsn: str,
+    name: str,
+    queues: tuple[str, ...],
+    credential: tuple[str, bytes, tuple[str, ...]],
+) -> str:
+    key_id, secret, scopes = credential
+    connection = await pool.connect(dsn)
+    try:
+        reason = await check_version(connection)
+        if reason is not None:
+            raise MigrationError(reason)
+        return await queries.create_app(
+            connection,
+            _fresh_id(),
+            name,
+            [(_fresh_id(), queue) for queue in queues],
+            (key_id, hashlib.sha256(secret).digest(), scopes),
+        )
+    finally:
+        await connection.close()
+
+
+def _fresh_id() -> str:
+    return new_id(time.time_ns() // 1_000_000, secrets.token_bytes(10))
