@@ -9,6 +9,7 @@ On Linux it also ends when the parent is killed (see `devcluster.guard`).
 import contextlib
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"
 POLL_INTERVAL_S = 0.02
 LOG_TAIL_BYTES = 4096
+PORTS = (20_000, 32_000)
 
 # The kernel ties a child to the thread that started it, not to the process. So all children are
 # started by one thread that lives as long as the process does.
@@ -161,11 +163,16 @@ def descendants(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of the loopback address that nobody listens on now.
+
+    From below the range that the kernel hands to outgoing connections: else one of those could
+    take it before its server does.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
 
 
 def answers_ok(port: int, path: str) -> bool:

@@ -1,0 +1,231 @@
+"""A whole Orbit cluster on one machine: stores, migrations, gateways, dispatchers, a balancer.
+
+For `orbit dev`, the demo and the tests that break things. Each part is its own process and can be
+killed, frozen and started again on its own. All methods block; call them through
+`asyncio.to_thread` where a loop must go on.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from devcluster.balancer import ThreadedBalancer
+from devcluster.homes import kept_secret
+from devcluster.postgres import EmbeddedPostgres
+from devcluster.processes import LOOPBACK, Process, ProcessFailed, answers_ok, free_port
+from devcluster.valkey import EmbeddedValkey
+
+READY_PATH = "/health/ready"
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+MIGRATE_TIMEOUT_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One gateway or dispatcher process and the port on which it tells its health."""
+
+    process: Process
+    port: int
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    def start(self) -> None:
+        """Start and wait until it is ready. Raises ProcessFailed with its last output."""
+        self.process.start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        self.process.wait_until(lambda: answers_ok(self.port, READY_PATH), READY_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Let it drain, then end it."""
+        self.process.stop(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+class LocalCluster:
+    """Give `database_url` and `redis_url` to use stores that run already, else both are embedded.
+
+    With `faults`, every gateway and dispatcher reaches the stores through `database_link` and
+    `redis_link`, two balancers that can stall, cut and refuse. `settings` are more ORBIT_*
+    variables for the processes.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        *,
+        gateways: int = 2,
+        dispatchers: int = 1,
+        port: int = 0,
+        cluster: str = "dev",
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        faults: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data_dir = Path(data_dir).absolute()
+        self.cluster = cluster
+        self.postgres = None if database_url else EmbeddedPostgres(self.data_dir / "postgres")
+        self.valkey = None if redis_url else EmbeddedValkey(self.data_dir / "valkey")
+        self.database_url = database_url or ""
+        self.redis_url = redis_url or ""
+        self.gateways: list[Node] = []
+        self.dispatchers: list[Node] = []
+        self.database_link: ThreadedBalancer | None = None
+        self.redis_link: ThreadedBalancer | None = None
+        self._counts = (gateways, dispatchers)
+        self._port = port
+        self._faults = faults
+        self._settings = dict(settings or {})
+        self._balancer: ThreadedBalancer | None = None
+        self._started = contextlib.ExitStack()
+
+    @property
+    def url(self) -> str:
+        """The address of the cluster: the balancer before all gateways."""
+        if self._balancer is None:
+            raise ProcessFailed("the cluster is not started")
+        return f"http://{LOOPBACK}:{self._balancer.port}"
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.gateways, *self.dispatchers]
+
+    def start(self) -> Self:
+        """Start everything and return when all of it is ready; stop what was started if not."""
+        with contextlib.ExitStack() as started:
+            # Readable by the owner alone but for passing through: Postgres may run as another user.
+            self.data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._start_stores(started)
+            self._start_links(started)
+            self._migrate()
+            for _ in range(self._counts[0]):
+                self.gateways.append(self._make_gateway())
+            for _ in range(self._counts[1]):
+                self.dispatchers.append(self._make_dispatcher())
+            self._start_nodes(started)
+            self._balancer = ThreadedBalancer([node.port for node in self.gateways], self._port)
+            started.callback(self._balancer.stop)
+            self._balancer.start()
+            self._started = started.pop_all()
+        return self
+
+    def stop(self) -> None:
+        """Stop everything, last started first. Data stays."""
+        self._started.close()
+
+    def add_gateway(self) -> Node:
+        """Start one more gateway behind the balancer."""
+        node = self._make_gateway()
+        self._started.callback(node.stop)
+        node.start()
+        self.gateways.append(node)
+        if self._balancer is not None:
+            self._balancer.set_backends([gateway.port for gateway in self.gateways])
+        return node
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start_stores(self, started: contextlib.ExitStack) -> None:
+        if self.postgres is not None:
+            started.callback(self.postgres.stop)
+            self.database_url = self.postgres.start().url()
+        if self.valkey is not None:
+            started.callback(self.valkey.stop)
+            self.redis_url = self.valkey.start().url()
+
+    def _start_links(self, started: contextlib.ExitStack) -> None:
+        if not self._faults:
+            return
+        self.database_link = ThreadedBalancer([urlsplit(self.database_url).port or 5432]).start()
+        started.callback(self.database_link.stop)
+        self.redis_link = ThreadedBalancer([urlsplit(self.redis_url).port or 6379]).start()
+        started.callback(self.redis_link.stop)
+
+    def _migrate(self) -> None:
+        done = subprocess.run(
+            [*orbit_command(), "migrate"],
+            env=self._environment({"ORBIT_DATABASE_URL": self.database_url}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=MIGRATE_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ProcessFailed(f"orbit migrate ended with status {done.returncode}\n{done.stdout}")
+
+    def _make_gateway(self) -> Node:
+        port = free_port()
+        name = f"gateway-{len(self.gateways) + 1}"
+        return self._make_node(name, ["gateway"], {"ORBIT_PORT": str(port)}, port)
+
+    def _make_dispatcher(self) -> Node:
+        port = free_port()
+        name = f"dispatcher-{len(self.dispatchers) + 1}"
+        return self._make_node(name, ["dispatcher"], {"ORBIT_PROBE_PORT": str(port)}, port)
+
+    def _make_node(self, name: str, command: list[str], own: dict[str, str], port: int) -> Node:
+        logs = self.data_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        settings = {
+            "ORBIT_DATABASE_URL": _through(self.database_url, self.database_link),
+            "ORBIT_REDIS_URL": _through(self.redis_url, self.redis_link),
+            "ORBIT_CLUSTER": self.cluster,
+            "ORBIT_CLUSTER_KEYS": f"1:{kept_secret(self.data_dir / 'cluster-key')}",
+            "ORBIT_HOST": LOOPBACK,
+            **self._settings,
+            **own,
+        }
+        process = Process(
+            name=name,
+            argv=[*orbit_command(), *command],
+            log_path=logs / f"{name}.log",
+            env=self._environment(settings),
+        )
+        return Node(process, port)
+
+    def _start_nodes(self, started: contextlib.ExitStack) -> None:
+        for node in self.nodes:
+            started.callback(node.stop)
+            node.process.start()
+        for node in self.nodes:
+            node.wait_ready()
+
+    def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        ours = {name: text for name, text in os.environ.items() if not name.startswith("ORBIT_")}
+        return {**ours, **settings}
+
+
+def orbit_command() -> list[str]:
+    """The command line of this very installation, whatever PATH says."""
+    script = Path(sys.executable).with_name("orbit")
+    if script.is_file():
+        return [str(script)]
+    return [sys.executable, "-c", "from orbit_sdk.cli.main import main; main()"]
+
+
+def _through(url: str, link: ThreadedBalancer | None) -> str:
+    """The same address, reached through the link."""
+    if link is None:
+        return url
+    parts = urlsplit(url)
+    account = parts.netloc.rpartition("@")[0]
+    return parts._replace(netloc=f"{account}@{LOOPBACK}:{link.port}").geturl()

@@ -1,0 +1,134 @@
+"""Child processes: their end is honest, and none is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from devcluster.processes import Process, ProcessFailed, answers_ok, free_port, stop_all
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel feature is Linux's")
+DEADLINE_S = 10.0
+
+
+def child(tmp_path: Path, program: str, name: str = "child") -> Process:
+    return Process(
+        name=name,
+        argv=[sys.executable, "-u", "-c", program],
+        log_path=tmp_path / f"{name}.log",
+        env={"PATH": os.defpath, "SEEN": "yes"},
+    )
+
+
+def wait_for_log(process: Process, text: str) -> None:
+    process.wait_until(lambda: text in process.log_tail(), DEADLINE_S)
+
+
+def test_it_sees_its_own_environment_only_and_logs_gather(tmp_path: Path) -> None:
+    process = child(tmp_path, "import os; print(sorted(k for k in os.environ if k != 'LC_CTYPE'))")
+    for _ in range(2):
+        process.start()
+        with pytest.raises(ProcessFailed, match="status 0"):
+            process.wait_until(lambda: False, DEADLINE_S)
+    assert process.log_tail() == "['PATH', 'SEEN']\n" * 2
+
+
+def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
+    program = "import signal; signal.signal(15, signal.SIG_IGN); print('up'); signal.pause()"
+    process = child(tmp_path, program)
+    process.start()
+    wait_for_log(process, "up")
+    assert process.stop(timeout_s=0.1) == -signal.SIGKILL
+    assert not process.alive
+
+
+def test_a_child_that_is_late_is_reported_with_its_output(tmp_path: Path) -> None:
+    process = child(tmp_path, "import signal; print('nearly'); signal.pause()")
+    process.start()
+    wait_for_log(process, "nearly")
+    with pytest.raises(ProcessFailed, match=r"not ready within 0\.05 s\nnearly"):
+        process.wait_until(lambda: False, 0.05)
+    process.stop()
+
+
+def test_a_kill_takes_the_childs_children_with_it(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, signal\n"
+        "print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)\n"
+        "signal.pause()\n"
+    )
+    process = child(tmp_path, program)
+    process.start()
+    wait_for_log(process, "\n")
+    grandchild = int(process.log_tail())
+    process.kill()
+    assert process.exit_status == -signal.SIGKILL
+    assert_gone(grandchild)
+
+
+@on_linux
+def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
+    program = (
+        "import sys, signal, threading\n"
+        "from pathlib import Path\n"
+        "from devcluster.processes import Process\n"
+        "child = Process('sleeper', ['/bin/sleep', '60'], Path(sys.argv[1]), {})\n"
+        # The thread that asks may end long before the process does.
+        "asking = threading.Thread(target=child.start)\n"
+        "asking.start(); asking.join()\n"
+        "assert child.alive\n"
+        "print(child.pid, flush=True)\n"
+        "signal.pause()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        try:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            assert psutil.pid_exists(pid)
+        finally:
+            parent.kill()
+    assert_gone(pid)
+
+
+def test_all_are_stopped_in_reverse_order(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys, time\n"
+        "def end(*_): print(time.monotonic_ns()); sys.exit()\n"
+        "signal.signal(15, end); print('up'); signal.pause()\n"
+    )
+    processes = [child(tmp_path, program, name) for name in ("first", "second", "third")]
+    for process in processes:
+        process.start()
+        wait_for_log(process, "up")
+    stop_all(processes)
+    ends = [int(process.log_tail().split()[-1]) for process in processes]
+    assert ends == sorted(ends, reverse=True)
+
+
+def test_readiness_over_http(tmp_path: Path) -> None:
+    port = free_port()
+    program = (
+        "from http.server import HTTPServer, SimpleHTTPRequestHandler as Handler\n"
+        f"HTTPServer(('127.0.0.1', {port}), Handler).serve_forever()\n"
+    )
+    process = child(tmp_path, program)
+    assert not answers_ok(port, "/")
+    process.start()
+    process.wait_until(lambda: answers_ok(port, "/"), DEADLINE_S)
+    assert not answers_ok(port, "/nothing-here")
+    process.stop()
+
+
+def assert_gone(pid: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"{pid} still lives"
+        os.sched_yield()
