@@ -1,0 +1,75 @@
+"""One attempt as the worker holds it, from its assignment to the final answer to its report.
+
+    STARTING --ack: active, RUNNING--> RUNNING --handler ended--> FINISHING --final answer--> gone
+        |                                 |                            ^
+        | lapsed, refused                 | lost: handler is told to   | never ran, but the server
+        +--> gone (it never ran)          | stop; it may still report  | counts it as started
+                                          +----------------------------+
+
+`owned` is beside these steps: it says that the current session holds the attempt, by its start or
+by a resume, and nothing but a resume may be sent for it otherwise (OP-14).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from orbit_sdk.protocol.frames import AssignedTask, AttemptRef
+from orbit_sdk.worker.outcomes import Report
+
+
+class Step(StrEnum):
+    """Where an attempt stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+
+
+@dataclass(slots=True)
+class Held:
+    """State of one attempt. Instants are monotonic seconds; `inf` means never.
+
+    `start_id` and `finish_id` are drawn once and name their operation over every repeat and every
+    reconnect (R-117). `waiting_for` is the message whose answer the attempt cannot go on without.
+    `lost`: the lease is over by our count, so the server may give its slot away; it stays lost.
+    """
+
+    ref: AttemptRef
+    task: AssignedTask
+    start_id: str
+    boundary: float
+    step: Step = Step.STARTING
+    owned: bool = True
+    lost: bool = False
+    cancelled: bool = False
+    waiting_for: str | None = None
+    retry_at: float = inf
+    tries: int = 0
+    renew_id: str | None = None
+    renew_at: float = inf
+    finish_id: str | None = None
+    report: Report | None = None
+    result_replaced: bool = False
+
+    def due(self) -> float:
+        """When time alone next asks for something."""
+        if self.step is Step.STARTING or self.lost:
+            return self.retry_at
+        return min(self.boundary, self.renew_at, self.retry_at)
+
+    def disconnected(self) -> None:
+        """The session is gone: what was under way has no answer, and the next one must resume."""
+        self.owned = False
+        self.waiting_for = None
+        self.retry_at = inf
+        self.renew_id = None
+        self.renew_at = inf
+
+    def finishing(self, report: Report, finish_id: str) -> None:
+        """The handler's outcome is known; nothing is renewed any more."""
+        self.step = Step.FINISHING
+        self.report = report
+        self.finish_id = finish_id
+        self.renew_id = None
+        self.renew_at = inf

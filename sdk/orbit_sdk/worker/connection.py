@@ -1,0 +1,307 @@
+"""A thread of its own that keeps one worker connected: it pumps frames and timers, and decides
+nothing that the session core can decide.
+
+Renewals, pings and stop boundaries run here, so that no handler can delay them (R-157). Reconnects
+for ever, with capped and jittered waits (R-153); the credential is asked for anew each time.
+"""
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import assert_never
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from orbit_sdk.errors import OrbitError, Unavailable, error_for_status
+from orbit_sdk.protocol.errors import CloseCode
+from orbit_sdk.protocol.frames import FrameError, decode_server_frame
+from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, PING_INTERVAL_S
+from orbit_sdk.worker.effects import (
+    Effect,
+    Leave,
+    Noted,
+    Run,
+    Send,
+    Settled,
+    Stop,
+    Welcomed,
+)
+from orbit_sdk.worker.limits import (
+    CLOSE_TIMEOUT_S,
+    CONNECT_BACKOFF,
+    OPEN_TIMEOUT_S,
+    OUTBOX_FRAMES_MAX,
+    READ_AHEAD_FRAMES,
+    SESSION_PROVEN_S,
+    WRITE_DEADLINE_S,
+)
+from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.runner import Runner
+from orbit_sdk.worker.session import SessionCore
+
+SUBPROTOCOL = Subprotocol("pulse.worker.v1")
+
+# Answers to the handshake that another try of the same worker will not change.
+_FINAL_STATUSES = frozenset({400, 401, 403, 404, 426})
+
+_log = logging.getLogger("orbit_sdk.worker")
+
+
+class Connection:
+    """Owns the session core: nothing else touches it once `start` was called.
+
+    `ended` is called once, from this thread, with what ended it: None after a drain or `close`, or
+    the OrbitError with which the cluster refused a worker that it had never welcomed.
+    """
+
+    def __init__(
+        self,
+        core: SessionCore,
+        url: str,
+        credential: Callable[[], str],
+        runner: Runner,
+        ended: Callable[[OrbitError | None], None],
+    ) -> None:
+        self._core = core
+        self._url = url
+        self._credential = credential
+        self._runner = runner
+        self._ended = ended
+        self._thread = threading.Thread(target=self._main, name="orbit-worker-io", daemon=True)
+        self._outbox: deque[bytes] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._left: Leave | None = None
+        self._welcomed_at = inf
+        self._welcomed = False
+        self._failure: OrbitError | None = None
+
+    # From any thread
+
+    def start(self) -> None:
+        """Start connecting; returns once the thread takes calls."""
+        ready = threading.Event()
+        self._ready = ready
+        self._thread.start()
+        ready.wait()
+
+    def finished(self, attempt_id: str, report: Report | None) -> None:
+        """A handler ended; None abandons its attempt."""
+        self._call(lambda: self._handler_ended(attempt_id, report))
+
+    def drain(self) -> None:
+        """Take no new task; end once nothing is held any more."""
+        self._call(lambda: self._apply(self._core.drain(time.monotonic())))
+
+    def stop(self) -> None:
+        """Drain, and stop the handlers that run."""
+        self._call(lambda: self._apply(self._core.stop(time.monotonic())))
+
+    def close(self) -> None:
+        """End now, whatever is held."""
+        self._call(lambda: self._closing.set())
+
+    def _call(self, act: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            _log.debug("the connection has ended already")
+
+    # In the thread
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._stay_connected())
+        except OrbitError as error:
+            self._failure = error
+        except BaseException as error:
+            _log.exception("the worker's connection failed")
+            self._failure = Unavailable("worker_failed", f"internal failure: {error!r}")
+        finally:
+            self._ready.set()
+            self._ended(self._failure)
+
+    async def _stay_connected(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._to_write = asyncio.Event()
+        self._ready.set()
+        tries = 0
+        while not self._closing.is_set():
+            self._welcomed_at = inf
+            trouble = await self._one_connection()
+            self._outbox.clear()
+            self._apply(self._core.closed())
+            if self._closing.is_set():
+                return
+            proven = time.monotonic() - self._welcomed_at >= SESSION_PROVEN_S
+            tries = 1 if proven else tries + 1
+            wait_s = CONNECT_BACKOFF.delay_s(tries, random.random())
+            _log.warning("disconnected (%s); connecting again in %.1f s", trouble, wait_s)
+            await self._pause(wait_s)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            pass
+
+    async def _one_connection(self) -> str:
+        """Connect and serve until the connection ends; why it did. Raises a final refusal."""
+        try:
+            # A refresh may block; boundaries have to be kept meanwhile.
+            credential = await asyncio.to_thread(self._credential)
+            async with connect(
+                self._url,
+                subprotocols=[SUBPROTOCOL],
+                additional_headers={"Authorization": f"Bearer {credential}"},
+                compression=None,
+                max_size=FRAME_BYTES_MAX,
+                max_queue=READ_AHEAD_FRAMES,
+                open_timeout=OPEN_TIMEOUT_S,
+                close_timeout=CLOSE_TIMEOUT_S,
+                ping_interval=PING_INTERVAL_S,
+                ping_timeout=PING_INTERVAL_S,
+                user_agent_header=None,
+            ) as socket:
+                if socket.subprotocol != SUBPROTOCOL:
+                    return "the server does not speak pulse.worker.v1"
+                return await self._serve(socket)
+        except InvalidStatus as error:
+            return self._handshake_refused(error)
+        except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+            return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        except OrbitError as error:
+            if not self._welcomed and not error.retryable:
+                raise
+            return str(error)
+
+    def _handshake_refused(self, error: InvalidStatus) -> str:
+        status = error.response.status_code
+        if status in _FINAL_STATUSES:
+            text = f"{self._url} refused the worker's connection with {status}"
+            raise error_for_status(status, f"http_{status}", text)
+        return f"the server answered {status}"
+
+    async def _serve(self, socket: ClientConnection) -> str:
+        self._left = None
+        self._leaving.clear()
+        self._apply(self._core.opened(time.monotonic()))
+        parts = {
+            asyncio.create_task(part)
+            for part in (
+                self._read(socket),
+                self._write(socket),
+                self._leaving.wait(),
+                self._closing.wait(),
+            )
+        }
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            results = await asyncio.gather(*parts, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(
+                result, ConnectionClosed | TimeoutError | OSError
+            ):
+                raise result
+        return await self._close(socket)
+
+    async def _close(self, socket: ClientConnection) -> str:
+        """Close politely, and say why the connection ended."""
+        left = self._left
+        if left is not None:
+            await socket.close(CloseCode.NORMAL, left.code[:100])
+            if left.final and not self._welcomed:
+                raise Unavailable(
+                    left.code, f"the cluster refused this worker: {left.message}", retryable=False
+                )
+            return f"{left.code}: {left.message}"
+        await socket.close(CloseCode.NORMAL if self._closing.is_set() else CloseCode.GOING_AWAY)
+        return f"closed with {socket.close_code} {socket.close_reason or ''}".rstrip()
+
+    async def _read(self, socket: ClientConnection) -> None:
+        while True:
+            data = await socket.recv(decode=False)
+            try:
+                frame = decode_server_frame(data)
+            except FrameError as error:
+                # Never guess at what a server means (R-171): a new session starts clean.
+                _log.error("the server sent a frame that is none: %s", error.reason)
+                self._apply([Leave("bad_frame", error.reason)])
+                return
+            self._apply(self._core.received(frame, time.monotonic()))
+
+    async def _write(self, socket: ClientConnection) -> None:
+        while True:
+            while self._outbox:
+                async with asyncio.timeout(WRITE_DEADLINE_S):
+                    await socket.send(self._outbox.popleft(), text=True)
+            self._to_write.clear()
+            await self._to_write.wait()
+
+    def _handler_ended(self, attempt_id: str, report: Report | None) -> None:
+        now = time.monotonic()
+        if report is None:
+            self._apply(self._core.abandoned(attempt_id, now))
+        else:
+            self._apply(self._core.finished(attempt_id, report, now))
+
+    def _ticked(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        self._apply(self._core.tick(time.monotonic()))
+
+    def _apply(self, effects: list[Effect]) -> None:
+        """Carry out what the core decided, then set the timer and see whether all is done."""
+        for effect in effects:
+            self._carry_out(effect)
+        due = self._core.next_due()
+        if due < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._ticked)
+        if self._core.draining and self._core.held == 0:
+            self._closing.set()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(frame):
+                self._outbox.append(frame)
+                self._to_write.set()
+                if len(self._outbox) > OUTBOX_FRAMES_MAX:
+                    self._left = Leave("slow_server", "the server does not read")
+                    self._leaving.set()
+            case Run():
+                self._runner.begin(effect)
+            case Stop(attempt_id, reason):
+                _log.warning("stopping attempt %s: %s", attempt_id, reason.value)
+                self._runner.stop(attempt_id, reason)
+            case Settled(attempt_id, applied, detail):
+                level = logging.DEBUG if applied else logging.WARNING
+                _log.log(level, "attempt %s is settled: %s", attempt_id, detail)
+            case Welcomed(session_id, lease_s, draining):
+                self._welcomed = True
+                self._welcomed_at = time.monotonic()
+                _log.info(
+                    "session %s is ready (lease %.1f s, draining %s)", session_id, lease_s, draining
+                )
+            case Leave():
+                self._left = effect
+                self._leaving.set()
+            case Noted(what, attempt_id):
+                _log.warning("%s%s", what, f" (attempt {attempt_id})" if attempt_id else "")
+            case _:
+                assert_never(effect)

@@ -1,0 +1,379 @@
+"""Every attempt this worker holds, and what to do next for each. Pure.
+
+Between `session` (connections, capacity) and `mail` (messages). Promises: a handler is run only
+after a start was confirmed with an active RUNNING lease, and is told to stop when the last
+confirmed lease is over by our own clock (R-037, R-151); a report is repeated under one message id
+until its final answer (R-142); an attempt's trouble never reaches another attempt.
+"""
+
+from collections.abc import Callable, Iterator
+from math import inf
+
+from orbit_sdk.protocol.errors import ERRORS, ErrorCode
+from orbit_sdk.protocol.frames import AssignBody, AttemptRef, CommandResult, LeaseBody
+from orbit_sdk.worker.attempt import Held, Step
+from orbit_sdk.worker.effects import Effect, Noted, Run, Settled, Stop, StopReason
+from orbit_sdk.worker.lease import (
+    Verdict,
+    remaining_s,
+    renew_due,
+    renew_due_after_resume,
+    stop_boundary,
+    verdict,
+)
+from orbit_sdk.worker.limits import OPERATION_BACKOFF
+from orbit_sdk.worker.mail import Mail, Operation, Pending
+from orbit_sdk.worker.outcomes import (
+    CANCELLED,
+    RESULT_REFUSED,
+    STARTED_TOO_LATE,
+    WORKER_STOPPED,
+    Report,
+    failed,
+)
+
+_RETRYABLE = frozenset(row.code.value for row in ERRORS.values() if row.retryable)
+# The result itself is what the server will not have; a smaller report may still get through.
+_RESULT_FAULTS = frozenset({ErrorCode.PAYLOAD_TOO_LARGE.value, ErrorCode.BAD_FRAME.value})
+
+
+class Desk:
+    """The attempts of one worker process, over all its sessions. `share` gives jitter."""
+
+    def __init__(
+        self,
+        out: list[Effect],
+        mail: Mail,
+        new_id: Callable[[], str],
+        share: Callable[[], float],
+    ) -> None:
+        self._out = out
+        self._mail = mail
+        self._new_id = new_id
+        self._share = share
+        self._held: dict[str, Held] = {}
+        self._at_work: set[str] = set()
+        self._lost = 0
+        self._lease_s = inf
+        self._due = inf
+        self._stopping = False
+
+    # What the session asks
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held.values())
+
+    @property
+    def busy(self) -> int:
+        """Handlers that run or are about to."""
+        return len(self._at_work)
+
+    @property
+    def lost(self) -> int:
+        """Attempts that are still here although the server may count them no more."""
+        return self._lost
+
+    def works_on(self, task_id: str) -> bool:
+        """Whether a handler of this task runs here or is about to, under whatever lease."""
+        return task_id in self._at_work
+
+    def holds(self, attempt_id: str) -> bool:
+        """Whether this attempt is here."""
+        return attempt_id in self._held
+
+    def next_due(self) -> float:
+        """Nothing is to be done before this instant."""
+        return self._due
+
+    # Connections
+
+    def connected(self, lease_s: float, now: float) -> None:
+        """A new session is ready: every attempt is resumed in it (R-121, OP-14)."""
+        self._lease_s = lease_s
+        for held in list(self):
+            self._advance(held, now)
+
+    def disconnected(self) -> None:
+        """The session is gone. Handlers go on within what was confirmed last (R-154)."""
+        for held in self:
+            held.disconnected()
+
+    # Attempts
+
+    def accept(self, body: AssignBody, now: float) -> None:
+        """Ask to start an assigned task."""
+        ref = AttemptRef(body.task.id, body.attempt_id, body.epoch, body.lease_secret)
+        held = Held(ref, body.task, self._new_id(), boundary=inf)
+        self._held[body.attempt_id] = held
+        self._at_work.add(ref.task_id)
+        self._advance(held, now)
+
+    def finished(self, attempt_id: str, report: Report, now: float) -> None:
+        """The handler has ended. Tells the server until it has a final answer."""
+        held = self._held.get(attempt_id)
+        if held is None or held.step is not Step.RUNNING:
+            return
+        if held.renew_id is not None:
+            self._mail.forget(held.renew_id)
+        self._finish(held, report)
+        if held.owned:
+            self._advance(held, now)
+
+    def abandoned(self, attempt_id: str) -> None:
+        """The handler was stopped and cannot say how far it came: the lease lapses, and the task's
+        recovery class decides (OP-25)."""
+        held = self._held.get(attempt_id)
+        if held is not None and held.step is Step.RUNNING:
+            self._drop(held, "abandoned; the lease will lapse")
+
+    def stop(self) -> None:
+        """The process ends: stop every handler, start none."""
+        self._stopping = True
+        for held in self:
+            if held.step is Step.RUNNING:
+                self._out.append(Stop(held.ref.attempt_id, StopReason.SHUTDOWN))
+
+    # Answers
+
+    def acked(self, pending: Pending, body: CommandResult | LeaseBody, now: float) -> None:
+        """The answer to one of our operations."""
+        held = self._held.get(pending.attempt_id or "")
+        if held is None:
+            return
+        if pending.operation is not Operation.RENEW:
+            held.waiting_for = None
+            held.tries = 0
+        lease = body.lease if isinstance(body, CommandResult) else body
+        match pending.operation:
+            case Operation.START:
+                self._start_answered(held, lease, pending.sent_at, now)
+            case Operation.RENEW:
+                held.renew_id = None
+                self._renewed(held, lease, pending.sent_at)
+            case Operation.RESUME:
+                self._resumed(held, lease, pending.sent_at, now)
+            case Operation.FINISH if isinstance(body, CommandResult):
+                receipt = body.receipt
+                applied = receipt.disposition == "APPLIED"
+                self._settle(held, applied, f"{receipt.disposition}, {receipt.attempt_state}")
+            case _:
+                raise AssertionError(f"{pending.operation} is not an attempt's to answer")
+
+    def refused(self, pending: Pending, code: str, now: float) -> None:
+        """The error to one of our operations. It concerns this attempt and no other (INV-21)."""
+        held = self._held.get(pending.attempt_id or "")
+        if held is None:
+            return
+        if pending.operation is Operation.RENEW:
+            self._renew_refused(held, code, now)
+            return
+        held.waiting_for = None
+        if code == ErrorCode.RESUME_REQUIRED:
+            held.owned = False
+            self._later(held, now)
+        elif code in _RETRYABLE:
+            self._later(held, now)
+        elif pending.operation is Operation.RESUME:
+            held.owned = True  # As far as it can be; what follows gets its own answer.
+            self._gone(held, code, now)
+        elif held.step is Step.STARTING:
+            self._drop(held, f"not started: {code}")
+        elif code in _RESULT_FAULTS and not held.result_replaced:
+            held.result_replaced = True
+            self._finish(held, failed(RESULT_REFUSED, f"the server refused the result: {code}"))
+            self._advance(held, now)
+        else:
+            self._settle(held, False, code)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: stop at boundaries, renew, try again."""
+        if now < self._due:
+            return
+        for held in list(self):
+            if held.step is not Step.STARTING and not held.lost and held.boundary <= now:
+                self._lose(held, "not confirmed in time")
+            if held.renew_at <= now:
+                self._renew(held, now)
+            if held.retry_at <= now:
+                held.retry_at = inf
+                self._advance(held, now)
+        self._due = min((held.due() for held in self), default=inf)
+
+    def repeat(self, message_id: str, pending: Pending, now: float) -> None:
+        """An answer is overdue: the same message again."""
+        held = self._held.get(pending.attempt_id or "")
+        if held is None or message_id not in (held.waiting_for, held.renew_id):
+            self._mail.forget(message_id)
+        else:
+            self._mail.post(pending.operation, message_id, held, now)
+
+    # Decisions
+
+    def _advance(self, held: Held, now: float) -> None:
+        """Send what the attempt cannot go on without, if it is not under way already."""
+        if held.waiting_for is not None:
+            return
+        if not held.owned:
+            operation, message_id = Operation.RESUME, self._new_id()
+        elif held.step is Step.STARTING:
+            operation, message_id = Operation.START, held.start_id
+        elif held.step is Step.FINISHING and held.finish_id is not None:
+            operation, message_id = Operation.FINISH, held.finish_id
+        else:
+            return
+        held.waiting_for = message_id
+        self._mail.post(operation, message_id, held, now)
+
+    def _start_answered(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
+        held.boundary = stop_boundary(sent_at, lease, self._lease_s)
+        match verdict(lease):
+            case Verdict.WORK:
+                if self._stopping:
+                    self._report_unrun(held, WORKER_STOPPED, "the worker is stopping", now)
+                elif held.boundary <= now:
+                    text = "the start was confirmed when too little of the lease was left"
+                    self._report_unrun(held, STARTED_TOO_LATE, text, now)
+                else:
+                    self._run(held, lease, sent_at)
+            case Verdict.CANCELLED:
+                self._report_unrun(held, CANCELLED, "cancelled before it ran", now)
+            case Verdict.UNSTARTED:
+                self._later(held, now)
+            case Verdict.OVER:
+                self._drop(held, f"not started: the attempt is {lease.state}")
+
+    def _run(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+        held.step = Step.RUNNING
+        held.renew_at = renew_due(sent_at, self._lease_s, self._share())
+        self._wake(min(held.boundary, held.renew_at))
+        task = held.task
+        work_s = min(
+            task.retry.attempt_timeout_ms / 1000,
+            remaining_s(task.deadline_at, lease.server_time),
+        )
+        self._out.append(Run(held.ref.attempt_id, int(held.ref.epoch), task, sent_at + work_s))
+
+    def _renewed(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+        if held.step is not Step.RUNNING or held.lost:
+            return
+        match verdict(lease):
+            case Verdict.WORK:
+                self._confirm(held, lease, sent_at)
+                held.renew_at = renew_due(sent_at, self._lease_s, self._share())
+                self._wake(held.renew_at)
+            case Verdict.CANCELLED:
+                self._cancel(held, lease, sent_at)
+            case Verdict.UNSTARTED | Verdict.OVER:
+                self._lose(held, f"the attempt is {lease.state}")
+
+    def _resumed(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
+        held.owned = True
+        answer = verdict(lease)
+        running = held.step is Step.RUNNING
+        if held.step is Step.STARTING and answer is Verdict.CANCELLED:
+            held.boundary = stop_boundary(sent_at, lease, self._lease_s)
+            self._report_unrun(held, CANCELLED, "cancelled before it ran", now)
+        elif answer is Verdict.OVER or (running and answer is Verdict.UNSTARTED):
+            self._gone(held, f"the attempt is {lease.state}", now)
+        elif not running or held.lost:
+            self._advance(held, now)
+        elif answer is Verdict.CANCELLED:
+            self._cancel(held, lease, sent_at)
+        else:
+            self._confirm(held, lease, sent_at)
+            held.renew_at = renew_due_after_resume(sent_at, lease, self._lease_s)
+            self._wake(held.renew_at)
+
+    def _gone(self, held: Held, why: str, now: float) -> None:
+        """The server says that the attempt is over, or that it knows none."""
+        if held.step is Step.STARTING:
+            self._drop(held, f"not started: {why}")
+        elif held.step is Step.RUNNING:
+            self._lose(held, why)
+        else:
+            self._advance(held, now)  # A report is judged as a repeat first (R-145).
+
+    def _renew(self, held: Held, now: float) -> None:
+        held.renew_at = inf
+        if held.step is not Step.RUNNING or held.lost or held.cancelled or not held.owned:
+            return
+        held.renew_id = held.renew_id or self._new_id()
+        self._mail.post(Operation.RENEW, held.renew_id, held, now)
+
+    def _renew_refused(self, held: Held, code: str, now: float) -> None:
+        if held.step is not Step.RUNNING:
+            return
+        if code == ErrorCode.ATTEMPT_NOT_FOUND:
+            held.renew_id = None
+            self._lose(held, code)
+        elif code == ErrorCode.RESUME_REQUIRED:
+            held.renew_id = None
+            held.owned = False
+            self._later(held, now)
+        else:
+            # Passing trouble keeps the id; an answer that makes no sense needs a new one. Either
+            # way the boundary stands: a failed renewal gives no right (R-151).
+            if code not in _RETRYABLE:
+                held.renew_id = None
+            held.tries += 1
+            held.renew_at = now + OPERATION_BACKOFF.delay_s(held.tries, self._share())
+            self._wake(held.renew_at)
+
+    def _confirm(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+        # Both boundaries are proven, and lease_until never goes back (INV-4): the later one holds.
+        held.tries = 0
+        held.boundary = max(held.boundary, stop_boundary(sent_at, lease, self._lease_s))
+        self._wake(held.boundary)
+
+    def _cancel(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+        # From here on the lease is a window for stopping and reporting, so it may be counted anew.
+        self._confirm(held, lease, sent_at)
+        held.renew_at = inf
+        if not held.cancelled:
+            held.cancelled = True
+            self._out.append(Stop(held.ref.attempt_id, StopReason.CANCELLED))
+
+    def _lose(self, held: Held, why: str) -> None:
+        if held.lost:
+            return
+        held.lost = True
+        self._lost += 1
+        held.renew_at = inf
+        if held.step is Step.RUNNING:
+            self._out.append(Noted(f"lease lost: {why}", held.ref.attempt_id))
+            self._out.append(Stop(held.ref.attempt_id, StopReason.LEASE_LOST))
+
+    def _report_unrun(self, held: Held, code: str, text: str, now: float) -> None:
+        """The server counts the attempt as started, but no handler has seen it."""
+        self._finish(held, failed(code, text))
+        self._advance(held, now)
+
+    def _finish(self, held: Held, report: Report) -> None:
+        self._at_work.discard(held.ref.task_id)
+        held.finishing(report, self._new_id())
+        self._wake(held.boundary)
+
+    def _later(self, held: Held, now: float) -> None:
+        held.tries += 1
+        held.retry_at = now + OPERATION_BACKOFF.delay_s(held.tries, self._share())
+        self._wake(held.retry_at)
+
+    def _settle(self, held: Held, applied: bool, detail: str) -> None:
+        self._remove(held)
+        self._out.append(Settled(held.ref.attempt_id, applied, detail))
+
+    def _drop(self, held: Held, why: str) -> None:
+        self._remove(held)
+        self._out.append(Noted(why, held.ref.attempt_id))
+
+    def _remove(self, held: Held) -> None:
+        del self._held[held.ref.attempt_id]
+        self._lost -= held.lost
+        if held.step is not Step.FINISHING:
+            self._at_work.discard(held.ref.task_id)
+
+    def _wake(self, at: float) -> None:
+        self._due = min(self._due, at)

@@ -1,0 +1,71 @@
+"""How long work may go on, by our own monotonic clock. Pure (R-037, R-152).
+
+A lease answer names two instants of the server's clock, and only their difference is used: no two
+clocks are compared. The difference is counted from when the request was sent, which is before the
+server read its clock, so what we believe is never later than what the server believes.
+"""
+
+from enum import StrEnum
+
+from orbit_sdk.protocol.frames import LeaseBody
+from orbit_sdk.protocol.states import AttemptState
+from orbit_sdk.protocol.times import parse_time
+from orbit_sdk.worker.limits import (
+    MARGIN_MIN_S,
+    MARGIN_SHARE,
+    RENEW_SHARE,
+    RENEW_SPREAD,
+    REPEAT_MAX_S,
+    REPEAT_MIN_S,
+    REPEAT_SHARE,
+)
+
+
+def remaining_s(until: str, server_time: str) -> float:
+    """Seconds between two instants of the server's clock; negative if the first has passed."""
+    return (parse_time(until) - parse_time(server_time)).total_seconds()
+
+
+def stop_boundary(sent_at: float, lease: LeaseBody, lease_s: float) -> float:
+    """The monotonic instant at which work under this answer must have stopped."""
+    margin_s = max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
+    return sent_at + remaining_s(lease.lease_until, lease.server_time) - margin_s
+
+
+def renew_due(sent_at: float, lease_s: float, share: float) -> float:
+    """When to renew a lease that the operation sent at `sent_at` has just extended."""
+    return sent_at + lease_s * RENEW_SHARE * (1.0 - RENEW_SPREAD * share)
+
+
+def renew_due_after_resume(sent_at: float, lease: LeaseBody, lease_s: float) -> float:
+    """When to renew a lease that a resume only confirmed: once two thirds of it are left."""
+    left_s = remaining_s(lease.lease_until, lease.server_time)
+    return sent_at + max(0.0, left_s - lease_s * (1.0 - RENEW_SHARE))
+
+
+def repeat_after_s(lease_s: float) -> float:
+    """How long to wait for an answer before the same message goes out again."""
+    return min(REPEAT_MAX_S, max(REPEAT_MIN_S, lease_s * REPEAT_SHARE))
+
+
+class Verdict(StrEnum):
+    """What a lease answer lets a worker do (OP-14)."""
+
+    WORK = "work"
+    """Run, or go on running."""
+
+    UNSTARTED = "unstarted"
+    """The lease is good, and no start has been granted yet."""
+
+    CANCELLED = "cancelled"
+    """Stop, and report it while the reporting window lasts (OP-03)."""
+
+    OVER = "over"
+    """The attempt is no longer ours to work on."""
+
+
+def verdict(lease: LeaseBody) -> Verdict:
+    """Only active and RUNNING authorises work; anything unforeseen does not."""
+    if lease.active:
+        return Verdict.WORK if lease.state is AttemptState.RUNNING else Verdict.UNSTARTED
+    return Verdict.CANCELLED if lease.state is AttemptState.RUNNING else Verdict.OVER

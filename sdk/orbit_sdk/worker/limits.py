@@ -1,0 +1,58 @@
+"""The bounds of a worker, each with its reason."""
+
+from orbit_sdk.backoff import Backoff
+
+# Work stops this long before the lease ends by our own count: the larger of the two. It covers
+# what a handler needs to notice, and a clock that runs a little slow.
+MARGIN_MIN_S = 1.0
+MARGIN_SHARE = 0.1
+
+# A lease is renewed after a third of it, so two tries may fail before work has to stop; up to this
+# share earlier, so that attempts that started together do not renew together.
+RENEW_SHARE = 1 / 3
+RENEW_SPREAD = 0.15
+
+# An unanswered message is repeated after a tenth of the lease: several repeats fit between a
+# renewal and the stop boundary. The bounds keep a short lease from flooding and a long one waking.
+REPEAT_SHARE = 0.1
+REPEAT_MIN_S = 0.5
+REPEAT_MAX_S = 10.0
+
+# A welcome that does not come in this time will not come.
+WELCOME_TIMEOUT_S = 10.0
+
+# A node that says it is draining is left after this, if it has not closed before: idle workers find
+# work elsewhere, and held attempts are resumed there with most of their lease left.
+LEAVE_DRAINING_S = 2.0
+
+# A capacity update that was refused is made anew, with a higher sequence, after this.
+DECLARE_AGAIN_S = 1.0
+
+# Between repeats of one operation that met passing trouble.
+OPERATION_BACKOFF = Backoff(first_s=0.1, cap_s=5.0)
+
+# Between connects. The cap keeps every worker within seconds of a cluster that came back.
+CONNECT_BACKOFF = Backoff(first_s=0.2, cap_s=5.0)
+
+# A session that lived this long was a success: the next connect starts with a short wait again.
+# Shorter ones do not, so that connect, fail, connect never becomes a loop without pauses.
+SESSION_PROVEN_S = 10.0
+
+# Opening a socket, writing one message to it, closing it.
+OPEN_TIMEOUT_S = 10.0
+WRITE_DEADLINE_S = 10.0
+CLOSE_TIMEOUT_S = 5.0
+
+# Messages read and not yet judged; the core judges at once, so more only hides a stall.
+READ_AHEAD_FRAMES = 64
+
+# What is waiting for the socket. Every held attempt has at most two messages under way, of which
+# one may be a result; beyond this the connection is broken and is given up.
+OUTBOX_FRAMES_MAX = 2_048
+
+# What a drain waits for by default: handlers first, then confirmations of what they returned.
+DRAIN_GRACE_S = 30.0
+SETTLE_TIMEOUT_S = 10.0
+
+# The text of an exception that travels as a result.
+ERROR_TEXT_CHARS_MAX = 2_000

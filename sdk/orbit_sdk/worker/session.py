@@ -1,0 +1,305 @@
+"""The worker's side of `pulse.worker.v1` as a pure machine: frames and instants in, effects out.
+
+    CONNECTING --opened--> HELLO_SENT --welcome--> READY --fatal error, bad peer--> LEAVING
+         ^                     |                     |                                 |
+         +------ closed -------+---------------------+---------------------------------+
+
+No IO, no clock, no chance: `now` is monotonic seconds, ids and jitter come from the constructor.
+Every public call returns the effects it causes, in order. The core outlives its connections: it
+keeps the held attempts and resumes them in the next session. Draining is one-way (R-024, INV-15).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from msgspec import UNSET
+
+from orbit_sdk.protocol.errors import ERRORS, ErrorCode
+from orbit_sdk.protocol.frames import (
+    AckFrame,
+    AssignBody,
+    AssignFrame,
+    Capability,
+    CommandResult,
+    ErrorFrame,
+    HelloBody,
+    LeaseBody,
+    ServerFrame,
+    WelcomeBody,
+    WelcomeFrame,
+)
+from orbit_sdk.worker.desk import Desk
+from orbit_sdk.worker.effects import Effect, Leave, Noted, Welcomed
+from orbit_sdk.worker.lease import repeat_after_s
+from orbit_sdk.worker.limits import DECLARE_AGAIN_S, LEAVE_DRAINING_S
+from orbit_sdk.worker.mail import Mail, Operation, Pending
+from orbit_sdk.worker.outcomes import Report
+
+_FATAL = frozenset(row.code.value for row in ERRORS.values() if row.fatal)
+_RETRYABLE = frozenset(row.code.value for row in ERRORS.values() if row.retryable)
+# Not fatal by the table, but a session that hears one is of no further use.
+_SESSION_FAULTS = (_FATAL - {ErrorCode.INTERNAL.value}) | {ErrorCode.HELLO_REQUIRED.value}
+
+
+class Phase(StrEnum):
+    """Where the connection stands."""
+
+    CONNECTING = "connecting"
+    HELLO_SENT = "hello sent"
+    READY = "ready"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this process is, the same over every reconnect (R-113); the secret is never shown."""
+
+    instance_id: str
+    instance_secret: str
+    queue_id: str
+    capabilities: tuple[Capability, ...]
+
+    def __repr__(self) -> str:
+        return f"Identity(instance_id={self.instance_id!r}, instance_secret=…)"
+
+
+class SessionCore:
+    """Decides everything about one worker's sessions. `slots` handlers run at once at most."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        slots: int,
+        new_id: Callable[[], str],
+        share: Callable[[], float],
+    ) -> None:
+        self._identity = identity
+        self._slots = slots
+        self._new_id = new_id
+        self._out: list[Effect] = []
+        self._mail = Mail(self._out)
+        self._desk = Desk(self._out, self._mail, new_id, share)
+        self._routes = frozenset(identity.capabilities)
+        self._phase = Phase.CONNECTING
+        self._draining = False
+        self._declared: tuple[int, bool] | None = None
+        self._leave_at = inf
+        self._declare_again_at = inf
+
+    # What the shell may ask
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def held(self) -> int:
+        """Attempts without a final answer."""
+        return len(self._desk)
+
+    def next_due(self) -> float:
+        """Call `tick` at this instant; at no earlier one is there anything to do."""
+        return min(
+            self._desk.next_due(), self._mail.next_due(), self._leave_at, self._declare_again_at
+        )
+
+    # What happens to the connection
+
+    def opened(self, now: float) -> list[Effect]:
+        """A new socket is up: ask for a session."""
+        assert self._phase is Phase.CONNECTING, "one connection at a time"
+        self._phase = Phase.HELLO_SENT
+        # A hello declares at least 1; the update that follows the welcome puts it right.
+        capacity = max(1, self._level())
+        self._declared = (capacity, False)
+        identity = self._identity
+        body = HelloBody(
+            identity.instance_id,
+            identity.instance_secret,
+            identity.queue_id,
+            identity.capabilities,
+            capacity,
+        )
+        self._mail.hello(self._new_id(), body, now)
+        return self._taken()
+
+    def closed(self) -> list[Effect]:
+        """The socket is gone, whoever closed it. What was held stays held."""
+        self._phase = Phase.CONNECTING
+        self._leave_at = self._declare_again_at = inf
+        self._mail.close()
+        self._desk.disconnected()
+        return self._taken()
+
+    def received(self, frame: ServerFrame, now: float) -> list[Effect]:
+        """A frame of the server, checked against the contract."""
+        if self._phase in (Phase.HELLO_SENT, Phase.READY):
+            match frame:
+                case WelcomeFrame():
+                    self._welcomed(frame, now)
+                case AssignFrame():
+                    self._assigned(frame, now)
+                case AckFrame():
+                    self._acked(frame, now)
+                case ErrorFrame():
+                    self._errored(frame, now)
+        return self._taken(now)
+
+    # What happens to the handlers
+
+    def finished(self, attempt_id: str, report: Report, now: float) -> list[Effect]:
+        """A handler has ended with something to say. Later reports of the same one are ignored."""
+        self._desk.finished(attempt_id, report, now)
+        return self._taken(now)
+
+    def abandoned(self, attempt_id: str, now: float) -> list[Effect]:
+        """A handler has ended and cannot say how far it came; its lease will lapse."""
+        self._desk.abandoned(attempt_id)
+        return self._taken(now)
+
+    # What the owner wants
+
+    def drain(self, now: float) -> list[Effect]:
+        """Take no new task from here on, in this and every later session."""
+        self._draining = True
+        return self._taken(now)
+
+    def stop(self, now: float) -> list[Effect]:
+        """Drain, and stop what runs."""
+        self._draining = True
+        self._desk.stop()
+        return self._taken(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what time alone asks for."""
+        self._desk.tick(now)
+        for message_id, pending in self._mail.overdue(now):
+            self._overdue(message_id, pending, now)
+        if self._declare_again_at <= now:
+            self._declare_again_at = inf
+            self._declared = None
+        if self._leave_at <= now:
+            self._leave(ErrorCode.DRAINING, "the node is draining")
+        return self._taken(now)
+
+    # Frames
+
+    def _welcomed(self, frame: WelcomeFrame, now: float) -> None:
+        pending = self._mail.answered(frame.reply_to)
+        if pending is None or pending.operation is not Operation.HELLO:
+            self._leave("unexpected_welcome", "a welcome that answers no hello")
+            return
+        body = frame.body
+        lease_s = body.lease_duration_ms / 1000
+        self._phase = Phase.READY
+        self._mail.open(body.session_id, repeat_after_s(lease_s))
+        self._out.append(Welcomed(body.session_id, lease_s, body.draining))
+        self._heard_draining(body, now)
+        self._desk.connected(lease_s, now)
+
+    def _assigned(self, frame: AssignFrame, now: float) -> None:
+        if self._phase is not Phase.READY or frame.session_id != self._mail.session_id:
+            return
+        body = frame.body
+        unfit = self._unfit(body)
+        if unfit is None:
+            self._desk.accept(body, now)
+        else:
+            # There is no way to decline: what is never started lapses unharmed (OP-05, OP-25).
+            self._out.append(Noted(f"assignment left to lapse: {unfit}", body.attempt_id))
+
+    def _unfit(self, body: AssignBody) -> str | None:
+        task = body.task
+        if self._draining:
+            return "draining"
+        if self._desk.holds(body.attempt_id):
+            return "already held"
+        if self._desk.works_on(task.id):
+            return "an earlier attempt of the task still runs here"
+        if self._desk.busy >= self._slots or len(self._desk) >= 2 * self._slots:
+            return "no free slot"
+        route = Capability(task.handler, task.handler_version, task.payload_version)
+        if route not in self._routes:
+            return f"no handler for {task.handler} {task.handler_version} {task.payload_version}"
+        return None
+
+    def _acked(self, frame: AckFrame, now: float) -> None:
+        pending = self._mail.answered(frame.reply_to)
+        if pending is None:
+            return  # The answer to a repeat whose first answer has come, or to a dropped message.
+        body = frame.body
+        match pending.operation, body:
+            case Operation.CAPACITY, WelcomeBody():
+                self._heard_draining(body, now)
+            case Operation.RESUME, LeaseBody():
+                self._desk.acked(pending, body, now)
+            case ((Operation.START | Operation.RENEW | Operation.FINISH), CommandResult()) if (
+                body.receipt.operation == pending.operation.value
+            ):
+                self._desk.acked(pending, body, now)
+            case _:
+                self._leave("bad_answer", f"an ack that does not fit a {pending.operation}")
+
+    def _errored(self, frame: ErrorFrame, now: float) -> None:
+        code, message = frame.error.code, frame.error.message
+        if frame.reply_to is UNSET:
+            self._leave(code, message, final=self._final(code))
+            return
+        pending = self._mail.answered(frame.reply_to)
+        if pending is None:
+            self._out.append(Noted(f"error {code} to an unknown message: {message}"))
+        elif pending.operation is Operation.HELLO or code in _SESSION_FAULTS:
+            self._leave(code, message, final=self._final(code))
+        elif pending.operation is Operation.CAPACITY:
+            self._out.append(Noted(f"capacity refused: {code}"))
+            self._declare_again_at = now + DECLARE_AGAIN_S
+        else:
+            self._desk.refused(pending, code, now)
+
+    def _final(self, code: str) -> bool:
+        return self._phase is Phase.HELLO_SENT and code not in _RETRYABLE
+
+    # Decisions
+
+    def _level(self) -> int:
+        """How many attempts the server may count for us: the slots, less those taken by attempts
+        that it counts no more (R-023)."""
+        return 0 if self._draining else max(0, self._slots - self._desk.lost)
+
+    def _heard_draining(self, body: WelcomeBody, now: float) -> None:
+        if body.draining and not self._draining and self._leave_at == inf:
+            self._leave_at = now + LEAVE_DRAINING_S
+
+    def _overdue(self, message_id: str, pending: Pending, now: float) -> None:
+        if pending.operation is Operation.HELLO:
+            self._leave("welcome_timeout", "no answer to the hello")
+        elif pending.operation is Operation.CAPACITY:
+            self._mail.forget(message_id)
+            self._declared = None
+        else:
+            self._desk.repeat(message_id, pending, now)
+
+    def _leave(self, code: str, message: str, *, final: bool = False) -> None:
+        self._phase = Phase.LEAVING
+        self._leave_at = self._declare_again_at = inf
+        self._out.append(Leave(code, message, final))
+
+    def _declare(self, now: float) -> None:
+        wanted = (self._level(), self._draining)
+        if self._phase is Phase.READY and wanted != self._declared:
+            self._declared = wanted
+            self._mail.capacity(self._new_id(), wanted[0], drain=wanted[1], now=now)
+
+    def _taken(self, now: float | None = None) -> list[Effect]:
+        """The effects so far. Whatever has happened, the server is told of a changed level."""
+        if now is not None:
+            self._declare(now)
+        effects = self._out[:]
+        self._out.clear()
+        return effects
