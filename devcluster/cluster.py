@@ -6,6 +6,7 @@ killed, frozen and started again on its own. All methods block; call them throug
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -16,15 +17,18 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from devcluster.balancer import ThreadedBalancer
-from devcluster.homes import kept_secret
+from devcluster.homes import erase, kept_secret
 from devcluster.postgres import EmbeddedPostgres
 from devcluster.processes import LOOPBACK, Process, ProcessFailed, answers_ok, free_port
 from devcluster.valkey import EmbeddedValkey
 
+LOGS = "logs"
+CLUSTER_KEY = "cluster-key"
+CREDENTIAL = "credential"
 READY_PATH = "/health/ready"
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
-MIGRATE_TIMEOUT_S = 150.0
+COMMAND_TIMEOUT_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class LocalCluster:
             self.data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._start_stores(started)
             self._start_links(started)
-            self._migrate()
+            self.run("migrate")
             for _ in range(self._counts[0]):
                 self.gateways.append(self._make_gateway())
             for _ in range(self._counts[1]):
@@ -126,6 +130,16 @@ class LocalCluster:
         """Stop everything, last started first. Data stays."""
         self._started.close()
 
+    def kept_credential(self, name: str, *queues: str) -> str:
+        """The credential that the data folder keeps; made at the first call, with `create_app`."""
+        return kept_secret(self.data_dir / CREDENTIAL, make=lambda: self.create_app(name, *queues))
+
+    def create_app(self, name: str, *queues: str) -> str:
+        """A new credential of an application, which is made with these queues if need be."""
+        chosen = [word for queue in queues for word in ("--queue", queue)]
+        made = json.loads(self.run("app", "create", name, *chosen, "--json"))
+        return str(made["credential"])
+
     def add_gateway(self) -> Node:
         """Start one more gateway behind the balancer."""
         node = self._make_gateway()
@@ -135,6 +149,48 @@ class LocalCluster:
         if self._balancer is not None:
             self._balancer.set_backends([gateway.port for gateway in self.gateways])
         return node
+
+    def run(self, *arguments: str) -> str:
+        """Run an `orbit` command that needs the database; its output. Raises ProcessFailed."""
+        done = subprocess.run(
+            [*orbit_command(), *arguments],
+            env=self._environment({"ORBIT_DATABASE_URL": self.database_url}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = done.stdout + done.stderr
+            raise ProcessFailed(f"orbit {arguments[0]} ended with {done.returncode}\n{said}")
+        return done.stdout
+
+    def revive(self) -> list[str]:
+        """Start again whatever has died; the names of those parts. Does not wait for nodes."""
+        revived = []
+        if self.postgres is not None and self.postgres.pid is None:
+            self.postgres.start()
+            revived.append("postgres")
+        if self.valkey is not None and self.valkey.pid is None:
+            self.valkey.start()
+            revived.append("valkey")
+        for node in self.nodes:
+            if not node.process.alive:
+                node.process.start()
+                revived.append(node.name)
+        return revived
+
+    def erase(self) -> None:
+        """Stop and delete all data and secrets of the folder. Other files in it stay."""
+        self.stop()
+        if self.postgres is not None:
+            self.postgres.erase()
+        if self.valkey is not None:
+            self.valkey.erase()
+        erase(self.data_dir / LOGS)
+        for name in (CLUSTER_KEY, CREDENTIAL):
+            (self.data_dir / name).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -158,20 +214,6 @@ class LocalCluster:
         self.redis_link = ThreadedBalancer([urlsplit(self.redis_url).port or 6379]).start()
         started.callback(self.redis_link.stop)
 
-    def _migrate(self) -> None:
-        done = subprocess.run(
-            [*orbit_command(), "migrate"],
-            env=self._environment({"ORBIT_DATABASE_URL": self.database_url}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=MIGRATE_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ProcessFailed(f"orbit migrate ended with status {done.returncode}\n{done.stdout}")
-
     def _make_gateway(self) -> Node:
         port = free_port()
         name = f"gateway-{len(self.gateways) + 1}"
@@ -183,13 +225,13 @@ class LocalCluster:
         return self._make_node(name, ["dispatcher"], {"ORBIT_PROBE_PORT": str(port)}, port)
 
     def _make_node(self, name: str, command: list[str], own: dict[str, str], port: int) -> Node:
-        logs = self.data_dir / "logs"
+        logs = self.data_dir / LOGS
         logs.mkdir(exist_ok=True)
         settings = {
             "ORBIT_DATABASE_URL": _through(self.database_url, self.database_link),
             "ORBIT_REDIS_URL": _through(self.redis_url, self.redis_link),
             "ORBIT_CLUSTER": self.cluster,
-            "ORBIT_CLUSTER_KEYS": f"1:{kept_secret(self.data_dir / 'cluster-key')}",
+            "ORBIT_CLUSTER_KEYS": f"1:{kept_secret(self.data_dir / CLUSTER_KEY)}",
             "ORBIT_HOST": LOOPBACK,
             **self._settings,
             **own,

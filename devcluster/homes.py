@@ -13,6 +13,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -96,17 +97,25 @@ def lock_home(home: Path) -> IO[bytes]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise ProcessFailed(f"another process runs the store in {home}") from None
+        raise ProcessFailed(f"another process uses {home}") from None
     return lock
 
 
-def kept_secret(path: Path, account: Account | None = None) -> str:
-    """The secret of a 0600 file; drawn at random the first time."""
+def random_secret() -> str:
+    """32 random bytes as base64url."""
+    return secrets.token_urlsafe(32)
+
+
+def kept_secret(
+    path: Path, account: Account | None = None, make: Callable[[], str] = random_secret
+) -> str:
+    """The secret of a 0600 file; made the first time."""
     if not path.exists():
+        secret = make()
         fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32))
+            file.write(secret)
         own(fresh, account)
         fresh.rename(path)
     return path.read_text()

@@ -81,7 +81,7 @@ class EmbeddedPostgres:
         self._process = self._make_process(tools, data)
         self._process.start()
         probe = [str(tools / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self.port)]
-        self._process.wait_until(lambda: can_run(probe, self._account), START_TIMEOUT_S)
+        self._process.wait_until(lambda: can_run(probe, None), START_TIMEOUT_S)
         self._ensure_database(tools)
         return self
 
@@ -168,7 +168,7 @@ class EmbeddedPostgres:
             return
         env = {**_plain_env(), "PGPASSWORD": self._password, "PGCONNECT_TIMEOUT": "10"}
         create = [str(tools / "createdb"), "-h", LOOPBACK, "-p", str(self.port), "-U", USER]
-        done = run_as([*create, DATABASE], self._account, env=env, check=False)
+        done = run_as([*create, DATABASE], None, env=env, check=False)
         if done.returncode != 0 and "already exists" not in done.stdout:
             raise ProcessFailed(f"createdb failed\n{done.stdout}")
         made.touch()

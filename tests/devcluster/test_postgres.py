@@ -84,7 +84,7 @@ async def test_only_the_password_opens_it_and_only_over_loopback(folder: Path) -
 async def test_a_second_launcher_is_refused(folder: Path) -> None:
     with (
         EmbeddedPostgres(folder / "store", settings=SMALL) as postgres,
-        pytest.raises(ProcessFailed, match="another process runs"),
+        pytest.raises(ProcessFailed, match="another process uses"),
     ):
         EmbeddedPostgres(folder / "store").start()
     assert postgres.pid is None

@@ -41,7 +41,7 @@ def test_only_the_password_opens_it(tmp_path: Path) -> None:
 def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
     with (
         EmbeddedValkey(tmp_path / "store"),
-        pytest.raises(ProcessFailed, match="another process runs"),
+        pytest.raises(ProcessFailed, match="another process uses"),
     ):
         EmbeddedValkey(tmp_path / "store").start()
 
