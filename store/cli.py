@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import asyncpg
 import click
-from orbit_sdk.protocol.ids import new_id
 
+from orbit_sdk.protocol.ids import new_id
 from store import pool, queries
 from store.migrate import MigrationError, check_version
 from store.migrate import migrate as apply_migrations

@@ -1,0 +1,1 @@
+"""Load: the benchmark that writes the figures, and the swarm of bare clients that it drives."""

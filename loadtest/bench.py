@@ -1,0 +1,208 @@
+"""`make bench`: the figures, all in one run on embedded stores, with everything on this machine.
+
+(a) the SQL functions alone; (b) full lives over v1 WebSockets with HTTP batch submission, through
+one and two gateways; (c) the time from a submission's answer to its assignment at a fixed rate. Prints
+a summary and writes `loadtest/results/<date>-<commit>.json` with commit, machine and settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from devcluster.cluster import LocalCluster
+from loadtest import sql_lives
+
+RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+
+
+def _machine() -> dict[str, object]:
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _commit() -> str:
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    edited = git("status", "--porcelain", "--untracked-files=no")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("+edited" if edited else "")
+
+
+class _Cpu:
+    """CPU seconds of the cluster's processes, by name; a store's children count as the store."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._roots: dict[str, int] = {node.name: _pid(node.process.pid) for node in cluster.nodes}
+        if cluster.postgres is not None:
+            self._roots["postgres"] = _pid(cluster.postgres.pid)
+        if cluster.valkey is not None:
+            self._roots["valkey"] = _pid(cluster.valkey.pid)
+
+    def read(self) -> dict[str, float]:
+        """Seconds used so far by each."""
+        totals = {}
+        for name, pid in self._roots.items():
+            process = psutil.Process(pid)
+            used = 0.0
+            for member in (process, *process.children(recursive=True)):
+                times = member.cpu_times()
+                used += times.user + times.system
+            totals[name] = used
+        return totals
+
+
+def _pid(pid: int | None) -> int:
+    if pid is None:
+        raise RuntimeError("a process of the cluster is not running")
+    return pid
+
+
+def _credential(cluster: LocalCluster) -> str:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "orbit"), "app", "create", "bench", "--json"],
+        env={"ORBIT_DATABASE_URL": cluster.database_url, "PATH": os.environ.get("PATH", "")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return str(json.loads(done.stdout)["credential"])
+
+
+def _swarm(cluster: LocalCluster, credential: str, mode: str, args: list[str]) -> dict[str, Any]:
+    """Run a swarm against every gateway; add CPU seconds per 1,000 lives of each process."""
+    urls = [
+        word for node in cluster.gateways for word in ("--url", f"http://127.0.0.1:{node.port}")
+    ]
+    command = [sys.executable, "-m", "loadtest.swarm", mode, *urls, "--credential", credential]
+    cpu = _Cpu(cluster)
+    marks: list[dict[str, float]] = []
+    client: list[float] = []
+    result: dict[str, Any] = {}
+    with subprocess.Popen([*command, *args], stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        assert child.stdout is not None
+        own = psutil.Process(child.pid)
+        for line in child.stdout:
+            if line.startswith("window-"):
+                marks.append(cpu.read())
+                times = own.cpu_times()
+                client.append(times.user + times.system)
+            elif line.startswith("{"):
+                result = json.loads(line)
+    if child.returncode != 0 or len(marks) != 2:
+        raise RuntimeError(f"the swarm ended with status {child.returncode}")
+    lives = result.get("lives") or result.get("count") or 1
+    used = {name: marks[1][name] - marks[0][name] for name in marks[0]}
+    used["swarm"] = client[1] - client[0]
+    result["cpu_s_per_1000_lives"] = {name: value / lives * 1000 for name, value in used.items()}
+    return result
+
+
+def _lives(args: argparse.Namespace, gateways: int) -> dict[str, Any]:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-bench-") as folder,
+        LocalCluster(folder, gateways=gateways, settings={"ORBIT_LOG_LEVEL": "warning"}) as cluster,
+    ):
+        credential = _credential(cluster)
+        sizes = ["--workers", str(args.workers), "--capacity", str(args.capacity)]
+        window = ["--seconds", str(args.seconds)]
+        found = {"throughput": _swarm(cluster, credential, "throughput", sizes + window)}
+        if gateways == args.gateways[-1]:
+            rate = ["--rate", str(args.rate), *window]
+            found["latency"] = _swarm(cluster, credential, "latency", rate)
+        if gateways == args.gateways[0]:
+            rounds = args.sql_rounds
+            found["sql"] = {
+                f"{count}_connections": asyncio.run(
+                    sql_lives.measure(cluster.database_url, count, rounds // count)
+                )
+                for count in (1, 2)
+            }
+        return found
+
+
+def _print(report: dict[str, Any]) -> None:
+    sql = report["runs"][0]["sql"]
+    best = max(run["lives_per_s"] for run in sql.values())
+    print(f"\n(a) SQL functions alone, batches of {sql_lives.BATCH}")
+    for name, run in sql.items():
+        steps = "  ".join(f"{step} {value:.0f}" for step, value in run["us_per_life"].items())
+        print(f"    {name:<14} {run['lives_per_s']:8,.0f} lives/s   us a life: {steps}")
+    print("(b) full lives over v1 WebSockets, HTTP batch submission")
+    for run in report["runs"]:
+        through = run["throughput"]
+        rate = through["lives_per_s"]
+        print(
+            f"    {run['gateways']} gateway(s)   {rate:8,.0f} lives/s   b/a {rate / best:.2f}"
+            f"   lost {through['lost']}  doubled {through['doubled']}  errors {through['errors']}"
+        )
+        for name, value in sorted(through["cpu_s_per_1000_lives"].items()):
+            print(f"        {name:<14} {value * 1000:6.1f} CPU us a life")
+    late = report["runs"][-1]["latency"]
+    print(
+        f"(c) submit answer to assignment at {late['rate_per_s']:.0f} tasks/s:"
+        f"  p50 {late['p50_ms']:.2f} ms  p90 {late['p90_ms']:.2f} ms  p99 {late['p99_ms']:.2f} ms"
+        f"  max {late['max_ms']:.2f} ms"
+    )
+
+
+def main() -> None:
+    """Run all parts and write the report."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each window")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--capacity", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=500.0, help="tasks a second of part (c)")
+    parser.add_argument("--gateways", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--sql-rounds", type=int, default=200, help="batches of part (a)")
+    parser.add_argument("--output", type=Path, help="where to write the report")
+    args = parser.parse_args()
+    now = datetime.datetime.now(datetime.UTC)
+    report: dict[str, Any] = {
+        "at": now.isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": _machine(),
+        "settings": {key: value for key, value in vars(args).items() if key != "output"},
+        "runs": [],
+    }
+    for gateways in args.gateways:
+        print(f"measuring with {gateways} gateway(s) ...", flush=True)
+        report["runs"].append({"gateways": gateways, **_lives(args, gateways)})
+    _print(report)
+    name = f"{now:%Y-%m-%d}-{report['commit']}.json"
+    path = args.output or RESULTS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"\nwritten to {path}")
+
+
+if __name__ == "__main__":
+    main()
