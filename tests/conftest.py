@@ -1,9 +1,11 @@
 """What every test may ask for: a database, a Redis, pools, a bus, a cluster of processes."""
 
+import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from tests.stores import Stores, running_stores
 
 if TYPE_CHECKING:
+    from devcluster.cluster import LocalCluster
     from store.bus import Bus
     from store.pool import Pools
 
@@ -40,6 +43,12 @@ def pytest_configure_node(node: Any) -> None:
         "template": stores.template,
         "redis_url": stores.redis_url,
     }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -96,3 +105,28 @@ async def bus(redis_url: str, cluster_name: str) -> AsyncIterator["Bus"]:
     opened = Bus(redis_url, cluster_name)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def cluster(
+    database_url: str, redis_url: str, cluster_name: str, tmp_path: Path
+) -> AsyncIterator["LocalCluster"]:
+    """Two gateways and a dispatcher as processes, behind links that can be broken.
+
+    They share the stores of the run, so don't kill those: a test that does makes a LocalCluster
+    with stores of its own.
+    """
+    from devcluster.cluster import LocalCluster
+
+    cluster = LocalCluster(
+        tmp_path / "cluster",
+        cluster=cluster_name,
+        database_url=database_url,
+        redis_url=redis_url,
+        faults=True,
+    )
+    await asyncio.to_thread(cluster.start)
+    try:
+        yield cluster
+    finally:
+        await asyncio.to_thread(cluster.stop)
