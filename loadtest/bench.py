@@ -1,8 +1,8 @@
 """`make bench`: the figures, all in one run on embedded stores, with everything on this machine.
 
 (a) the SQL functions alone; (b) full lives over v1 WebSockets with HTTP batch submission, through
-one and two gateways; (c) the time from a submission's answer to its assignment at a fixed rate. Prints
-a summary and writes `loadtest/results/<date>-<commit>.json` with commit, machine and settings.
+one and two gateways; (c) the time from a submission's answer to its assignment at a fixed rate.
+Prints a summary and writes `loadtest/results/<date>-<commit>.json` with commit, machine, settings.
 """
 
 from __future__ import annotations
