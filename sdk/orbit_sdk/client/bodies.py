@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
-import orjson
+import msgspec
 
 from orbit_sdk.business_json import NotSendable, encode_value
 from orbit_sdk.client.models import Submission
 from orbit_sdk.errors import BadRequest
+from orbit_sdk.protocol.bodies import BatchSubmitItem, SubmitBody
 from orbit_sdk.protocol.limits import BATCH_BODY_BYTES_MAX, BATCH_ITEMS_MAX
-from orbit_sdk.protocol.times import time_text
+from orbit_sdk.protocol.shapes import Retry
 
 _BATCH_OPEN = b'{"items":['
 _BATCH_CLOSE = b"]}"
@@ -26,43 +28,40 @@ class Chunk:
 
 
 def submission_body(submission: Submission, *, submission_key: str | None = None) -> bytes:
-    """The JSON body of one submission (OP-40). Raises BadRequest if the payload cannot travel."""
+    """The JSON body of one submission, or of one batch item if it gets a key (OP-40).
+
+    Raises BadRequest if the payload cannot travel or a time has no zone.
+    """
     try:
         payload = encode_value(submission.payload)
     except NotSendable as error:
         code = "payload_too_large" if error.too_large else "invalid_payload"
         raise BadRequest(code, f"payload of {submission.handler}: {error}") from None
-    retry = submission.retry
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "queue": submission.queue,
         "handler": submission.handler,
         "handler_version": submission.handler_version,
         "payload_version": submission.payload_version,
-        "payload": orjson.Fragment(payload),
-        "recovery_safety": submission.recovery_safety.value,
-        "retry": {
-            "max_attempts": retry.max_attempts,
-            "initial_delay_ms": retry.initial_delay_ms,
-            "max_delay_ms": retry.max_delay_ms,
-            "attempt_timeout_ms": retry.attempt_timeout_ms,
-        },
+        "payload": msgspec.Raw(payload),
+        "recovery_safety": submission.recovery_safety,
+        "retry": msgspec.convert(submission.retry, Retry, from_attributes=True),
         "priority": submission.priority,
+        "business_key": submission.business_key,
+        "available_at": _instant("available_at", submission.available_at),
+        "start_deadline_at": _instant("start_deadline_at", submission.start_deadline_at),
+        "deadline_at": _instant("deadline_at", submission.deadline_at),
     }
-    if submission_key is not None:
-        fields["submission_key"] = submission_key
-    if submission.business_key is not None:
-        fields["business_key"] = submission.business_key
-    for name in ("available_at", "start_deadline_at", "deadline_at"):
-        instant: datetime | None = getattr(submission, name)
-        if instant is not None:
-            fields[name] = _instant(name, instant)
-    return orjson.dumps(fields)
+    if submission_key is None:
+        return msgspec.json.encode(SubmitBody(**fields))
+    return msgspec.json.encode(BatchSubmitItem(submission_key=submission_key, **fields))
 
 
-def _instant(name: str, instant: datetime) -> str:
-    if instant.tzinfo is None:
+def _instant(name: str, instant: datetime | None) -> datetime | None:
+    if instant is None:
+        return None
+    if instant.utcoffset() is None:
         raise BadRequest("naive_time", f"{name} has no time zone; use datetime.now(UTC) and alike")
-    return time_text(instant)
+    return instant.astimezone(UTC)
 
 
 def chunks(items: Sequence[bytes]) -> Iterator[Chunk]:

@@ -13,6 +13,7 @@ import msgspec
 from orbit_sdk.errors import OrbitError
 from orbit_sdk.protocol.states import TASK_SETTLED, AttemptState, RecoverySafety, TaskState
 
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how soon a failed task is tried again, and how long one try may take."""
 

@@ -62,7 +62,7 @@ class Mail:
         self._sequence = 0
         self._due = inf
 
-    def open(self, session_id: str, repeat_s: float) -> None:
+    def begin_session(self, session_id: str, repeat_s: float) -> None:
         """Start a session: nothing of an earlier one waits any more."""
         self._pending.clear()
         self._session_id = session_id
@@ -70,7 +70,7 @@ class Mail:
         self._sequence = 0
         self._due = inf
 
-    def close(self) -> None:
+    def end_session(self) -> None:
         """The session is gone; answers to its messages will not come."""
         self._pending.clear()
         self._due = inf

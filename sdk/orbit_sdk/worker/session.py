@@ -133,7 +133,7 @@ class SessionCore:
         """The socket is gone, whoever closed it. What was held stays held."""
         self._phase = Phase.CONNECTING
         self._leave_at = self._declare_again_at = inf
-        self._mail.close()
+        self._mail.end_session()
         self._desk.disconnected()
         return self._taken()
 
@@ -198,7 +198,7 @@ class SessionCore:
         body = frame.body
         lease_s = body.lease_duration_ms / 1000
         self._phase = Phase.READY
-        self._mail.open(body.session_id, repeat_after_s(lease_s))
+        self._mail.begin_session(body.session_id, repeat_after_s(lease_s))
         self._out.append(Welcomed(body.session_id, lease_s, body.draining))
         self._heard_draining(body, now)
         self._desk.connected(lease_s, now)
