@@ -53,7 +53,7 @@ bench: setup ## measure full lives a second and dispatch latency on this machine
 
 .PHONY: lock
 lock: ## pin the dependencies anew, with hashes and without addresses
-	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
+	@tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
 	$(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet uv==$(UV_VERSION); \
 	compile="$$tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
