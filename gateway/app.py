@@ -1,0 +1,103 @@
+"""The ASGI application of a gateway: HTTP resources, and worker sockets past the web framework.
+
+Frames go straight between the server and the socket shell: no framework code runs for each of them.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.http.answers import Answer, Answers, ApiError, Handler
+from gateway.http.auth import Gate
+from gateway.http.health import HealthResource
+from gateway.http.queues import QueueResource
+from gateway.http.submission import Submissions
+from gateway.http.tasks import TaskResource
+from gateway.node import Node
+from gateway.worker.connect import PATH, WorkerEndpoint, deny
+from orbit_sdk.protocol.errors import ErrorCode
+
+_VERSION: Final = "v1"
+
+
+class GatewayApp:
+    """Sends each connection to the part that serves it."""
+
+    def __init__(self, http: ASGIApp, worker: WorkerEndpoint, answers: Answers) -> None:
+        self.http: Final = http
+        self._worker = worker
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self.http(scope, receive, send)
+        elif scope["path"] == PATH:
+            await self._worker(scope, receive, send)
+        else:
+            await receive()
+            await deny(send, self._answers.failure(ApiError(ErrorCode.NOT_FOUND)))
+
+
+def create_app(node: Node, *, hello_timeout_s: float) -> GatewayApp:
+    """The application of a node that the caller runs."""
+    answers = Answers(node.ids.next)
+    gate = Gate(node.credentials)
+    http = FastAPI(
+        title="Orbit", version=_VERSION, docs_url=None, redoc_url=None, openapi_url="/openapi.json"
+    )
+    http.router.redirect_slashes = False
+    http.add_exception_handler(HTTPException, answers.on_http_exception)
+    _add_routes(http, node, gate, answers)
+    return GatewayApp(http, WorkerEndpoint(node, gate, answers, hello_timeout_s), answers)
+
+
+def _add_routes(http: FastAPI, node: Node, gate: Gate, answers: Answers) -> None:
+    submissions = Submissions(node.commands, node.catalog, node.hints, node.ids)
+    tasks = TaskResource(gate, submissions, node.calls)
+    queues = QueueResource(gate, node.calls, node.ids)
+    health = HealthResource(node.readiness, node.registry)
+
+    def add(method: str, path: str, handler: Handler, **documented: Any) -> None:
+        _add(http, method, path, answers.endpoint(handler), handler, documented)
+
+    add("POST", "/v1/tasks", tasks.submit, status_code=201)
+    add("POST", "/v1/tasks:batchSubmit", tasks.batch_submit)
+    add("GET", "/v1/tasks/{task_id}", tasks.read)
+    add("GET", "/v1/tasks/{task_id}/attempts", tasks.attempts)
+    add("GET", "/v1/queues", queues.list_all)
+    add("POST", "/v1/queues", queues.create, status_code=201)
+    add("GET", "/v1/queues/{queue}", queues.read)
+    add("GET", "/health/live", health.live)
+    add("GET", "/health/ready", health.ready)
+    add("GET", PATH, _upgrade_only)
+    _add(http, "GET", "/metrics", health.metrics, health.metrics, {})
+
+
+def _add(
+    http: FastAPI,
+    method: str,
+    path: str,
+    endpoint: Callable[[Request], Awaitable[Response]],
+    documented_by: Callable[..., object],
+    documented: dict[str, Any],
+) -> None:
+    http.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        response_class=Response,
+        response_model=None,
+        summary=(documented_by.__doc__ or "").strip(),
+        operation_id=documented_by.__name__,
+        **documented,
+    )
+
+
+async def _upgrade_only(_request: Request) -> Answer:
+    """Connect a worker: a WebSocket upgrade with subprotocol pulse.worker.v1."""
+    raise ApiError(ErrorCode.BAD_REQUEST, "This path takes WebSocket upgrades only.")

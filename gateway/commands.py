@@ -1,0 +1,134 @@
+"""The lanes of a gateway: one a kind of command, each bound to its store function and its pool.
+
+Submissions have connections of their own, and so have the commands of running attempts, so that
+renewals and finishes go on at full submit load (INV-20). Commands of one attempt keep their order
+across kinds: a finish waits for the answer of the start sent before it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+from gateway import limits
+from gateway.lanes import Lane, Order
+from gateway.store_calls import Pool, StoreCalls, is_passing
+from gateway.worker.actions import Operation
+from store import commands as store
+
+RouteKey: TypeAlias = tuple[str, int]
+_IDLE_POLL_S: Final = 0.01
+
+
+class Commands:
+    """All lanes of one node."""
+
+    def __init__(
+        self,
+        calls: StoreCalls,
+        *,
+        lease_ms: int,
+        given_back: Callable[[Sequence[RouteKey]], None],
+    ) -> None:
+        """`given_back` hears of the routes whose unstarted leases a closed session returned."""
+        order = Order()
+        self._calls = calls
+        self._given_back = given_back
+        self.submit: Lane[store.SubmitTask, store.SubmitOutcome] = Lane(
+            "submit",
+            self._call(Pool.SUBMIT, store.submit_tasks),
+            is_passing=is_passing,
+            order=order,
+            key=_submission_key,
+            queue_max=limits.SUBMIT_QUEUE_MAX,
+            patience_s=limits.SUBMIT_PATIENCE_S,
+        )
+        self.attempts: Final[dict[Operation, Lane[Any, store.CommandOutcome]]] = {
+            Operation.START: self._attempts("start", order, store.start_attempts, lease_ms),
+            Operation.RENEW: self._attempts("renew", order, store.renew_leases, lease_ms),
+            Operation.FINISH: self._attempts("finish", order, store.finish_attempts),
+            Operation.RESUME: self._attempts("resume", order, store.resume_attempts),
+        }
+        self.capacity: Lane[store.SetCapacity, store.CapacityOutcome] = Lane(
+            "capacity",
+            self._call(Pool.LEASE, store.set_capacity),
+            is_passing=is_passing,
+            order=order,
+            key=attrgetter("session_id"),
+        )
+        self.open: Lane[store.OpenSession, store.SessionOutcome] = Lane(
+            "open",
+            self._call(Pool.BACKGROUND, store.open_sessions),
+            is_passing=is_passing,
+            order=order,
+            key=attrgetter("instance_id"),
+            width=1,
+        )
+        self.close: Lane[store.CloseSession, None] = Lane(
+            "close",
+            self._close_sessions,
+            is_passing=is_passing,
+            # A session closed here must end in the store, however long that is away: this node
+            # goes on beating, so nobody else would close it.
+            patience_s=float("inf"),
+            width=1,
+        )
+
+    def lanes(self) -> tuple[Lane[Any, Any], ...]:
+        """Every lane, for the process to run."""
+        return (self.submit, *self.attempts.values(), self.capacity, self.open, self.close)
+
+    def stuck_s(self) -> float:
+        """How long the oldest submission or worker command in flight has waited."""
+        lanes: tuple[Lane[Any, Any], ...] = (self.submit, *self.attempts.values())
+        return max(lane.stuck_s() for lane in lanes)
+
+    async def idle(self, timeout_s: float) -> bool:
+        """Wait until every command is answered; False when that takes longer than `timeout_s`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while any(lane.open for lane in self.lanes()):
+            if asyncio.get_running_loop().time() > deadline:
+                return False
+            await asyncio.sleep(_IDLE_POLL_S)
+        return True
+
+    def _attempts(
+        self, name: str, order: Order, function: Callable[..., Awaitable[Any]], *args: int
+    ) -> Lane[Any, store.CommandOutcome]:
+        return Lane(
+            name,
+            self._call(Pool.LEASE, function, *args),
+            is_passing=is_passing,
+            order=order,
+            key=attrgetter("attempt_id"),
+            again=_is_again,
+        )
+
+    def _call(
+        self, pool: Pool, function: Callable[..., Awaitable[Any]], *args: int
+    ) -> Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]:
+        calls = self._calls
+
+        async def execute(items: Sequence[Any]) -> Sequence[Any]:
+            outcomes: Sequence[Any] = await calls.run(
+                pool, limits.CALL_TIMEOUT_S, function, items, *args
+            )
+            return outcomes
+
+        return execute
+
+    async def _close_sessions(self, items: Sequence[store.CloseSession]) -> Sequence[None]:
+        routes = await self._calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, store.close_sessions, items
+        )
+        if routes:
+            self._given_back(routes)
+        return [None] * len(items)
+
+
+def _submission_key(command: store.SubmitTask) -> tuple[str, str]:
+    return command.namespace_id, command.key
+
+
+def _is_again(outcome: store.CommandOutcome) -> bool:
+    return outcome.code == "again"

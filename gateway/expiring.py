@@ -1,0 +1,57 @@
+"""A bounded cache of reads whose answers may be a little old.
+
+Under the credential and queue look-ups. Found values are believed for a time, absent ones are not
+kept; concurrent reads of one key share one call; the oldest reads leave first.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class ExpiringCache(Generic[K, V]):
+    """Values by key, each good for `ttl_s` after it was read."""
+
+    def __init__(
+        self, read: Callable[[K], Awaitable[V | None]], *, ttl_s: float, entries_max: int
+    ) -> None:
+        self._read = read
+        self._ttl_s = ttl_s
+        self._entries_max = entries_max
+        self._entries: dict[K, tuple[float, V]] = {}
+        self._reading: dict[K, asyncio.Task[V | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def peek(self, key: K) -> V | None:
+        """The value if it is known and still good; no read."""
+        entry = self._entries.get(key)
+        if entry is None or entry[0] <= asyncio.get_running_loop().time():
+            return None
+        return entry[1]
+
+    async def get(self, key: K) -> V | None:
+        """The value, read if it is unknown or too old. Raises what the read raises."""
+        value = self.peek(key)
+        if value is not None:
+            return value
+        task = self._reading.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._fill(key))
+            self._reading[key] = task
+            task.add_done_callback(lambda _: self._reading.pop(key, None))
+        # One caller's cancellation must not fail the others (INV-38).
+        return await asyncio.shield(task)
+
+    async def _fill(self, key: K) -> V | None:
+        value = await self._read(key)
+        self._entries.pop(key, None)
+        if value is not None:
+            self._entries[key] = (asyncio.get_running_loop().time() + self._ttl_s, value)
+            while len(self._entries) > self._entries_max:
+                del self._entries[next(iter(self._entries))]
+        return value

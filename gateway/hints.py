@@ -1,0 +1,114 @@
+"""What a gateway tells the dispatchers and its peers through Redis, coalesced and never relied on.
+
+Three small outboxes: routes to wake, sessions whose free level changed, sessions superseded on
+other nodes. While one write is in flight the next gathers, so nothing waits for a timer and a
+burst is one entry. When Redis is away the hints stay (they are sets, so bounded by what exists) and
+go out when it is back; until then the dispatchers' slow twins do the work.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from gateway.commands import RouteKey
+from store.bus import Bus, BusUnavailable, CapacityLevel
+
+
+class HasLevel(Protocol):
+    """A session, as the dispatchers need to know it."""
+
+    def level(self, seen: str) -> CapacityLevel | None:
+        """Its free level now; None when it was never opened in the store."""
+
+
+class Hints:
+    """The outboxes of one node, each with a tick for a loop and an event that wakes it."""
+
+    def __init__(self, bus: Bus, seen: Callable[[], str]) -> None:
+        """`seen` tells the last entry of this node's stream that was handled."""
+        self._bus = bus
+        self._seen = seen
+        self._routes: dict[RouteKey, None] = {}
+        self._changed: dict[HasLevel, None] = {}
+        self._quietly_changed: dict[HasLevel, None] = {}
+        self._reported: dict[HasLevel, None] = {}
+        self._superseded: dict[tuple[str, str], None] = {}
+        self.wake_due = asyncio.Event()
+        self.level_due = asyncio.Event()
+        self.notice_due = asyncio.Event()
+        self.unwell = False
+        """Whether the last write failed: the slow twins then hurry."""
+
+    def wake(self, routes: Iterable[RouteKey]) -> None:
+        """Tasks may be ready on these routes."""
+        self._routes.update(dict.fromkeys(routes))
+        if self._routes:
+            self.wake_due.set()
+
+    def level_changed(self, session: HasLevel) -> None:
+        """A slot was freed, or the declaration changed: tell at once (INV-16)."""
+        self._changed[session] = None
+        self.level_due.set()
+
+    def level_used(self, session: HasLevel) -> None:
+        """An assignment arrived. Its dispatcher counts that itself; tell the others soon."""
+        self._quietly_changed[session] = None
+
+    def superseded(self, node_id: str, session_id: str) -> None:
+        """A session of another node was replaced by one of ours (OP-13)."""
+        self._superseded[node_id, session_id] = None
+        self.notice_due.set()
+
+    async def send_wakes(self) -> int:
+        """One write of all routes gathered. Raises BusUnavailable, with nothing forgotten."""
+        routes, self._routes = self._routes, {}
+        if not routes:
+            return 0
+        try:
+            await self._bus.wake(routes)
+        except BaseException as error:
+            self._routes = routes | self._routes
+            self._note(error)
+            raise
+        self.unwell = False
+        return len(routes)
+
+    async def send_levels(self) -> int:
+        """One write of all changed levels, as they are now."""
+        sessions = self._quietly_changed | self._changed
+        self._quietly_changed, self._changed = {}, {}
+        return await self._report(sessions)
+
+    async def repeat_levels(self) -> int:
+        """Write again what changed since the last call, in case an entry was lost."""
+        sessions = self._reported | self._quietly_changed
+        self._reported, self._quietly_changed = {}, {}
+        done = await self._report(sessions)
+        self._reported = {}
+        return done
+
+    async def send_notices(self) -> int:
+        """One write a superseded session; the store has closed it, so a lost one does no harm."""
+        notices, self._superseded = self._superseded, {}
+        for node_id, session_id in notices:
+            await self._bus.supersede(node_id, session_id)
+        return len(notices)
+
+    async def _report(self, sessions: dict[HasLevel, None]) -> int:
+        seen = self._seen()
+        levels = [level for session in sessions if (level := session.level(seen)) is not None]
+        if not levels:
+            return 0
+        try:
+            await self._bus.report_capacity(levels)
+        except BaseException as error:
+            self._changed = sessions | self._changed
+            self._note(error)
+            raise
+        self.unwell = False
+        self._reported.update(sessions)
+        return len(levels)
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, BusUnavailable):
+            self.unwell = True

@@ -1,0 +1,127 @@
+"""Every bound of a gateway, its reason, and what happens at it (INV-37).
+
+Wire bounds live in `orbit_sdk.protocol.limits`; these are the ones of the process behind it.
+"""
+
+from typing import Final
+
+from orbit_sdk.protocol import limits as wire
+
+# --- batch lanes -------------------------------------------------------------------------------
+
+BATCH_COMMANDS_MAX: Final = 500
+"""Commands in one call. More gains nothing (measured) and holds row locks for longer."""
+
+LANE_WIDTH: Final = 2
+"""Calls of one kind in flight: one works while the other commits."""
+
+SUBMIT_QUEUE_MAX: Final = 20_000
+"""Submissions waiting for a call. At the bound the item is refused as `rate_limited`."""
+
+FRAME_QUEUE_MAX: Final = 50_000
+"""Worker commands of one kind waiting for a call. At the bound: error `rate_limited`."""
+
+CALL_TIMEOUT_S: Final = 10.0
+"""One call to the store. After it the connection is closed and the batch is sent again."""
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 1.0
+"""Pause before a batch is sent again after a lost connection; doubles up to the maximum."""
+
+SUBMIT_PATIENCE_S: Final = 4.0
+"""How long a submission waits for an absent store. Then 503, within the 5 s of B-33."""
+
+SUBMIT_WAIT_S: Final = 4.5
+"""How long a request waits for its submissions, however the lane fares."""
+
+FRAME_PATIENCE_S: Final = 30.0
+"""How long a worker command waits for an absent store. A lease is not much longer."""
+
+# --- sessions ----------------------------------------------------------------------------------
+
+SESSIONS_MAX: Final = 20_000
+"""Open worker sockets. At the bound the handshake is answered 503."""
+
+SESSION_COMMANDS_MAX: Final = 1024
+"""Unanswered commands of one session: four a slot of the largest capacity. Then `rate_limited`."""
+
+SEND_FRAMES_MAX: Final = 4096
+SEND_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Hard bound of a send queue, acks included: at it the session is closed as `slow_consumer`."""
+
+LEASE_SLACK_MS: Final = 1_000
+"""A slot whose lease should be over is counted as used for this much longer."""
+
+
+# --- caches ------------------------------------------------------------------------------------
+
+CREDENTIAL_TTL_S: Final = 3.0
+"""How long a credential found in the store is believed. A revoked one dies within it."""
+
+CREDENTIALS_MAX: Final = 4096
+QUEUE_TTL_S: Final = 30.0
+QUEUES_MAX: Final = 4096
+ROUTES_MAX: Final = 65_536
+"""The oldest entries leave first; a miss costs one read."""
+
+# --- HTTP --------------------------------------------------------------------------------------
+
+READS_MAX: Final = 2
+"""Queries of the HTTP API in flight: half of the background connections, beats keep theirs."""
+
+READ_TIMEOUT_S: Final = 4.0
+"""One query of the HTTP API, waiting for a connection included. Then 503."""
+
+RETRY_AFTER_S: Final = 1
+
+# --- loops -------------------------------------------------------------------------------------
+
+BEAT_INTERVAL_MAX_S: Final = 2.0
+BEAT_TIMEOUT_S: Final = 1.5
+READY_STALE_S: Final = 4.0
+"""A node is ready only while a beat has reached Postgres within this time (INV-40: 5 s)."""
+
+STUCK_S: Final = 3.0
+"""A call that has waited this long for the store makes the node unready and submissions 503."""
+
+SWEEP_INTERVAL_S: Final = 1.0
+"""Session expiry, lapsed slots, full queues."""
+
+UNSENT_INTERVAL_S: Final = 5.0
+UNSENT_UNWELL_INTERVAL_S: Final = 1.0
+"""Slow twin of the node stream, and its pace while Redis is unwell (architecture, section 2)."""
+
+UNSENT_AGE_MS: Final = 1_000
+"""A lease younger than this may still be on its way through the stream."""
+
+VERSION_CHECK_INTERVAL_S: Final = 30.0
+"""How often a node asks whether the database still fits this build."""
+
+SESSION_CHECK_INTERVAL_S: Final = 30.0
+SESSION_CHECK_COUNT: Final = 2_000
+"""How often a node asks whether its sessions are still open in the store, so many at a time."""
+
+STREAM_BLOCK_MS: Final = 2_000
+STREAM_COUNT: Final = 500
+
+# --- listening socket --------------------------------------------------------------------------
+
+BACKLOG: Final = 2048
+SOCKET_SEND_BYTES: Final = 256 * 1024
+"""Kernel send buffer of one connection: what a frozen peer can pin."""
+
+TCP_USER_TIMEOUT_MS: Final = 20_000
+"""The kernel drops a connection whose data stays unacknowledged for so long."""
+
+# --- drain -------------------------------------------------------------------------------------
+
+DRAIN_NOTICE_S: Final = 5.0
+"""How long a leaving node stays open after it said so, for balancers to notice (B-50)."""
+
+DRAIN_FLUSH_S: Final = 5.0
+"""Committed answers have this long to leave before the sockets are closed."""
+
+assert wire.SEND_QUEUE_FRAMES_MAX < SEND_FRAMES_MAX
+assert wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
+assert SUBMIT_PATIENCE_S < SUBMIT_WAIT_S < 5.0
+assert BEAT_INTERVAL_MAX_S + BEAT_TIMEOUT_S < READY_STALE_S < 5.0

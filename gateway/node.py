@@ -1,0 +1,305 @@
+"""A gateway node: the live state of one process, its loops, and whether it may be given work.
+
+Everything here may vanish at any moment without loss: the truth is in Postgres, and this node only
+holds sockets and the commands they asked for. Sessions of a node that stops beating are closed by
+the dispatchers; a node that finds itself given up sends its workers elsewhere.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from gateway import limits
+from gateway.catalog import Catalog
+from gateway.commands import Commands
+from gateway.credentials import Credentials
+from gateway.figures import watch
+from gateway.hints import Hints
+from gateway.http.health import Readiness
+from gateway.store_calls import Pool, StoreAwayError, StoreCalls
+from gateway.worker.lease_secret import KeyRing
+from gateway.worker.outlet import Outlet
+from gateway.worker.registration import HasSession
+from gateway.worker.session import Phase
+from gateway.worker.socket import WorkerSocket
+from orbit_sdk.protocol.errors import ErrorCode
+from orbit_sdk.protocol.ids import IdSource
+from runtime.logs import get_logger
+from runtime.loops import Loop, run_loops
+from runtime.metrics import LoopMetrics, new_registry
+from store import dispatch
+from store.bus import Bus, BusUnavailable
+from store.commands import SessionOutcome
+from store.migrate import check_version
+from store.pool import Pools
+
+log = get_logger(__name__)
+_LANE_RESTART_S: Final = 0.1
+_DRAIN_POLL_S: Final = 0.02
+
+
+class Node:
+    """One process's gateway: `run` until cancelled, `drain` before that to stop in good order."""
+
+    def __init__(
+        self,
+        *,
+        open_pools: Callable[[], Awaitable[Pools]],
+        bus: Bus,
+        ring: KeyRing,
+        lease_ms: int,
+        session_max_ms: int,
+        beat_interval_s: float,
+    ) -> None:
+        self.ids: Final = IdSource(lambda: time.time_ns() // 1_000_000, os.urandom)
+        self.node_id: Final = self.ids.next()
+        self.ring: Final = ring
+        self.lease_ms: Final = lease_ms
+        self.session_max_ms: Final = session_max_ms
+        self.registry: CollectorRegistry = new_registry()
+        self.draining = False
+        self.connections: set[WorkerSocket] = set()
+        """Every open worker socket, registered or not."""
+        self.sockets: dict[str, WorkerSocket] = {}
+        """Worker sockets by session id, from the moment their session is sent to the store."""
+        self.calls: Final = StoreCalls(open_pools)
+        self.bus: Final = bus
+        self._stream = bus.reader("node", self.node_id)
+        self.outlet: Final = Outlet(self.sockets, self.calls, self._stream, self.node_id)
+        self.hints: Final = Hints(bus, lambda: self.outlet.seen)
+        self.commands: Final = Commands(self.calls, lease_ms=lease_ms, given_back=self.hints.wake)
+        self.credentials: Final = Credentials(self.calls)
+        self.catalog: Final = Catalog(self.calls)
+        self._beat_interval_s = min(beat_interval_s, limits.BEAT_INTERVAL_MAX_S)
+        self._beat_at = float("-inf")
+        self._beaten = False
+        self._fault: str | None = "the database has not been reached yet"
+        self._version_checked_at = float("-inf")
+        self._sessions_checked_at = time.monotonic()
+        self._bus_beats = True
+        watch(self.registry, self.commands, self.sockets, self.connections)
+
+    # --- running -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run lanes and loops until cancelled, then leave the cluster's books."""
+        stop = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for lane in self.commands.lanes():
+                    group.create_task(self._keep(lane.run, lane.name))
+                group.create_task(run_loops(self._loops(), LoopMetrics(self.registry), stop))
+        finally:
+            await self._leave()
+
+    def _loops(self) -> list[Loop]:
+        hints, outlet = self.hints, self.outlet
+        away = (BusUnavailable, StoreAwayError, OSError)
+
+        def loop(
+            name: str,
+            tick: Callable[[], Awaitable[int]],
+            interval_s: float = 1.0,
+            wake: asyncio.Event | None = None,
+        ) -> Loop:
+            return Loop(name, tick, interval_s, wake=wake, backoff_max_s=1.0, expected=away)
+
+        return [
+            loop("beat", self.beat, self._beat_interval_s),
+            loop("bus-beat", self._beat_bus, self._beat_interval_s),
+            loop("stream", outlet.read_stream, 0.0),
+            loop("large-assignments", outlet.load_large, wake=outlet.load_due),
+            loop("unsent-leases", lambda: outlet.find_unsent(self._redis_unwell)),
+            loop("wakes", hints.send_wakes, wake=hints.wake_due),
+            loop("levels", hints.send_levels, wake=hints.level_due),
+            loop("levels-again", hints.repeat_levels),
+            loop("notices", hints.send_notices, wake=hints.notice_due),
+            loop("sweep", self._sweep, limits.SWEEP_INTERVAL_S),
+            loop("credentials", self._check_credentials, limits.SWEEP_INTERVAL_S),
+        ]
+
+    @staticmethod
+    async def _keep(run: Callable[[], Awaitable[None]], name: str) -> None:
+        while True:
+            try:
+                await run()
+            except Exception:
+                log.exception("lane_failed", lane=name)
+                await asyncio.sleep(_LANE_RESTART_S)
+
+    async def _leave(self) -> None:
+        async def quietly(work: Awaitable[Any]) -> None:
+            try:
+                async with asyncio.timeout(limits.BEAT_TIMEOUT_S):
+                    await work
+            except Exception as error:
+                log.info("leaving_unseen", error=type(error).__name__)
+
+        await quietly(self.bus.leave("gateway", self.node_id))
+        await quietly(
+            self.calls.run(
+                Pool.BACKGROUND, limits.BEAT_TIMEOUT_S, dispatch.leave_node, self.node_id
+            )
+        )
+        await quietly(self._stream.close())
+        await quietly(self.bus.close())
+        await self.calls.close()
+
+    # --- readiness -----------------------------------------------------------------------------
+
+    @property
+    def _redis_unwell(self) -> bool:
+        return self.hints.unwell or self.outlet.unwell or not self._bus_beats
+
+    def readiness(self) -> Readiness:
+        """Whether this node may be given work now (OP-48)."""
+        if self.draining:
+            return Readiness(False, "draining", self._redis_unwell)
+        if self._fault is not None:
+            return Readiness(False, self._fault, self._redis_unwell)
+        if time.monotonic() - self._beat_at > limits.READY_STALE_S or self.is_stuck():
+            return Readiness(False, "the database does not answer", self._redis_unwell)
+        return Readiness(True, "", self._redis_unwell)
+
+    def is_stuck(self) -> bool:
+        """Whether work that waits for the store has waited too long to take more."""
+        return self.commands.stuck_s() > limits.STUCK_S
+
+    # --- loops ---------------------------------------------------------------------------------
+
+    async def beat(self) -> int:
+        """Say that this node lives, and learn whether the database is there and fits."""
+        try:
+            await self.calls.open()
+            now = time.monotonic()
+            if self._fault is not None or now - self._version_checked_at > (
+                limits.VERSION_CHECK_INTERVAL_S
+            ):
+                self._fault = await self.calls.run(
+                    Pool.BACKGROUND, limits.READ_TIMEOUT_S, check_version
+                )
+                self._version_checked_at = now
+            if self._fault is not None:
+                return 0
+            known = await self.calls.run(
+                Pool.BACKGROUND,
+                limits.BEAT_TIMEOUT_S,
+                dispatch.beat_node,
+                self.node_id,
+                "gateway",
+                self.draining,
+            )
+        except Exception:
+            self._beat_at = float("-inf")
+            raise
+        self._beat_at = time.monotonic()
+        given_up = not known and self._beaten
+        self._beaten = True
+        if given_up or now - self._sessions_checked_at > limits.SESSION_CHECK_INTERVAL_S:
+            self._sessions_checked_at = now
+            await self._check_sessions()
+        return 1
+
+    async def _check_sessions(self) -> None:
+        """End the sockets whose session the store no longer knows as open."""
+        ours = {
+            session_id: socket
+            for session_id, socket in self.sockets.items()
+            if socket.session.phase is Phase.READY
+        }
+        ids = list(ours)
+        for start in range(0, len(ids), limits.SESSION_CHECK_COUNT):
+            rows = await self.calls.run(
+                Pool.BACKGROUND,
+                limits.CALL_TIMEOUT_S,
+                dispatch.load_sessions,
+                ids[start : start + limits.SESSION_CHECK_COUNT],
+            )
+            open_ids = {row.session_id for row in rows}
+            for session_id in ids[start : start + limits.SESSION_CHECK_COUNT]:
+                if session_id not in open_ids:
+                    ours[session_id].end(ErrorCode.SESSION_EXPIRED)
+
+    async def _beat_bus(self) -> int:
+        try:
+            await self.bus.beat("gateway", self.node_id)
+        except BusUnavailable:
+            self._bus_beats = False
+            raise
+        self._bus_beats = True
+        return 1
+
+    async def _sweep(self) -> int:
+        now = asyncio.get_running_loop().time()
+        for socket in list(self.connections):
+            socket.sweep(now)
+        return len(self.connections)
+
+    async def _check_credentials(self) -> int:
+        """End the sessions of credentials that were revoked or have expired (OP-15)."""
+        by_key: dict[str, list[WorkerSocket]] = {}
+        for socket in self.connections:
+            by_key.setdefault(socket.key_id, []).append(socket)
+        for key_id, sockets in by_key.items():
+            if not await self.credentials.is_valid(key_id):
+                for socket in sockets:
+                    socket.end(ErrorCode.SESSION_EXPIRED)
+        return len(by_key)
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    def admit(self, socket: HasSession) -> None:
+        """A socket whose session is about to be opened in the store."""
+        assert isinstance(socket, WorkerSocket)
+        self.sockets[socket.session.session_id] = socket
+
+    def dismiss(self, socket: HasSession) -> None:
+        """A socket whose session will take nothing more."""
+        self.sockets.pop(socket.session.session_id, None)
+
+    def session_opened(self, outcome: SessionOutcome) -> None:
+        """Tell the connection that a new session replaced, wherever it is (OP-13)."""
+        session_id, node_id = outcome.superseded_session_id, outcome.superseded_node_id
+        if session_id is None or node_id is None:
+            return
+        if node_id != self.node_id:
+            self.hints.superseded(node_id, session_id)
+        elif session_id in self.sockets:
+            self.sockets[session_id].end(ErrorCode.SESSION_SUPERSEDED)
+
+    # --- drain ---------------------------------------------------------------------------------
+
+    async def drain(self, grace_s: float) -> None:
+        """Leave in good order (INV-41): unready, no new work, answers flushed, then 1012.
+
+        Attempts may go on renewing and finishing here for `grace_s`; what still runs then is
+        resumed by its worker on another node.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.draining = True
+        for socket in list(self.connections):
+            socket.drain_node()
+        try:
+            await self.beat()
+        except Exception as error:
+            log.warning("drain_unseen", error=type(error).__name__)
+        notice_s = min(limits.DRAIN_NOTICE_S, grace_s)
+        while loop.time() - began < grace_s:
+            busy = any(socket.session.held for socket in self.connections)
+            if not busy and loop.time() - began >= notice_s:
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)
+        await self.commands.idle(limits.DRAIN_FLUSH_S)
+        for socket in list(self.connections):
+            socket.end(ErrorCode.DRAINING)
+        flushed_by = loop.time() + limits.DRAIN_FLUSH_S
+        while loop.time() < flushed_by:
+            if not self.connections:
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)
+        await self.commands.idle(limits.DRAIN_FLUSH_S)

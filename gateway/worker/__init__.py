@@ -1,0 +1,1 @@
+"""The worker side: `pulse.worker.v1` sessions, a pure core under a thin socket shell."""

@@ -1,0 +1,154 @@
+"""The outlet: from this node's stream to its worker sockets, and the slow twin of that stream.
+
+An assignment is handed to a socket at most once: a session knows the attempts it was given, so a
+doubled stream entry, or one that the twin was quicker with, is dropped. Only what was never handed
+to a socket is ever sent again (architecture section 6); anything else lapses. Large payloads do not
+travel through Redis and are read from the store before the hand-over.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from gateway import limits
+from gateway.store_calls import Pool, StoreCalls
+from gateway.worker.session import Phase
+from gateway.worker.socket import WorkerSocket
+from orbit_sdk.protocol.errors import ErrorCode
+from store import dispatch
+from store.bus import BusUnavailable, StreamReader
+from store.dispatch import Assignment
+from store.messages import NOTHING_SEEN, Assigned, Superseded
+
+_LOADS_MAX: Final = 100
+"""Large assignments read in one call: at most 25 MiB."""
+
+_TWIN_MEMORY_MAX: Final = 10_000
+"""Attempts sent by the twin that may still come through the stream."""
+
+
+class Outlet:
+    """Hands assignments to the sockets of one node."""
+
+    def __init__(
+        self,
+        sockets: Mapping[str, WorkerSocket],
+        calls: StoreCalls,
+        reader: StreamReader,
+        node_id: str,
+    ) -> None:
+        self._sockets = sockets
+        self._calls = calls
+        self._reader = reader
+        self._node_id = node_id
+        self._to_load: dict[str, str] = {}  # attempt → session
+        self._sent_by_twin: dict[str, None] = {}
+        self._asked_at = float("-inf")
+        self.load_due = asyncio.Event()
+        self.seen = NOTHING_SEEN
+        """The last entry of the stream that was handled."""
+        self.unwell = False
+        """Whether the stream could not be read last time."""
+
+    async def read_stream(self) -> int:
+        """Wait for entries and hand them over. Raises BusUnavailable."""
+        try:
+            entries = await self._reader.read(limits.STREAM_BLOCK_MS, limits.STREAM_COUNT)
+        except BusUnavailable:
+            self.unwell = True
+            raise
+        self.unwell = False
+        done = 0
+        for entry_id, message in entries:
+            if isinstance(message, Assigned):
+                for assignment in message.assignments:
+                    self._hand_over(assignment)
+                done += len(message.assignments)
+            elif isinstance(message, Superseded):
+                self._supersede(message.session_id)
+            self.seen = entry_id
+        return done
+
+    async def load_large(self) -> int:
+        """Read the assignments whose payload stayed behind, and hand them over."""
+        if not self._to_load:
+            return 0
+        wanted = dict(list(self._to_load.items())[:_LOADS_MAX])
+        loaded = await self._calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.load_assignments, list(wanted)
+        )
+        for assignment in loaded:
+            socket = self._sockets.get(assignment.session_id)
+            if socket is not None and wanted.pop(assignment.attempt_id, None) is not None:
+                self._to_load.pop(assignment.attempt_id, None)
+                socket.assign(assignment)
+        for attempt_id, session_id in wanted.items():
+            # No longer an unstarted lease of that session: it lapsed, or went back.
+            self._to_load.pop(attempt_id, None)
+            socket = self._sockets.get(session_id)
+            if socket is not None:
+                socket.session.release(attempt_id)
+        if self._to_load:
+            self.load_due.set()
+        return len(loaded)
+
+    async def find_unsent(self, redis_unwell: bool) -> int:
+        """The slow twin: leases of our sessions that never reached us through the stream."""
+        interval_s = (
+            limits.UNSENT_UNWELL_INTERVAL_S
+            if redis_unwell or self.unwell
+            else limits.UNSENT_INTERVAL_S
+        )
+        now = asyncio.get_running_loop().time()
+        if now - self._asked_at < interval_s:
+            return 0
+        self._asked_at = now
+        rows = await self._calls.run(
+            Pool.BACKGROUND,
+            limits.CALL_TIMEOUT_S,
+            dispatch.unsent_leases,
+            self._node_id,
+            limits.UNSENT_AGE_MS,
+        )
+        found = 0
+        for attempt_id, session_id in rows:
+            socket = self._sockets.get(session_id)
+            if socket is None or not self._may_send(socket, attempt_id):
+                continue
+            self._load_later(socket, attempt_id)
+            self._sent_by_twin[attempt_id] = None
+            found += 1
+        while len(self._sent_by_twin) > _TWIN_MEMORY_MAX:
+            del self._sent_by_twin[next(iter(self._sent_by_twin))]
+        return found
+
+    def _hand_over(self, assignment: Assignment) -> None:
+        socket = self._sockets.get(assignment.session_id)
+        attempt_id = assignment.attempt_id
+        if socket is None or socket.session.holds(attempt_id):
+            return
+        if self._sent_by_twin and attempt_id in self._sent_by_twin:
+            return
+        if assignment.task:
+            socket.assign(assignment)
+        else:
+            self._load_later(socket, attempt_id)
+
+    def _load_later(self, socket: WorkerSocket, attempt_id: str) -> None:
+        socket.session.reserve(attempt_id, asyncio.get_running_loop().time())
+        self._to_load[attempt_id] = socket.session.session_id
+        self.load_due.set()
+
+    def _supersede(self, session_id: str) -> None:
+        socket = self._sockets.get(session_id)
+        if socket is not None:
+            socket.end(ErrorCode.SESSION_SUPERSEDED)
+
+    @staticmethod
+    def _may_send(socket: WorkerSocket, attempt_id: str) -> bool:
+        session = socket.session
+        return (
+            session.phase is Phase.READY
+            and not session.closed_to_work
+            and not session.holds(attempt_id)
+        )
