@@ -27,7 +27,6 @@ class Commands:
         self,
         calls: StoreCalls,
         *,
-        lease_ms: int,
         given_back: Callable[[Sequence[RouteKey]], None],
     ) -> None:
         """`given_back` hears of the routes whose unstarted leases a closed session returned."""
@@ -44,8 +43,8 @@ class Commands:
             patience_s=limits.SUBMIT_PATIENCE_S,
         )
         self.attempts: Final[dict[Operation, Lane[Any, store.CommandOutcome]]] = {
-            Operation.START: self._attempts("start", order, store.start_attempts, lease_ms),
-            Operation.RENEW: self._attempts("renew", order, store.renew_leases, lease_ms),
+            Operation.START: self._attempts("start", order, store.start_attempts),
+            Operation.RENEW: self._attempts("renew", order, store.renew_leases),
             Operation.FINISH: self._attempts("finish", order, store.finish_attempts),
             Operation.RESUME: self._attempts("resume", order, store.resume_attempts),
         }
@@ -93,11 +92,11 @@ class Commands:
         return True
 
     def _attempts(
-        self, name: str, order: Order, function: Callable[..., Awaitable[Any]], *args: int
+        self, name: str, order: Order, function: Callable[..., Awaitable[Any]]
     ) -> Lane[Any, store.CommandOutcome]:
         return Lane(
             name,
-            self._call(Pool.LEASE, function, *args),
+            self._call(Pool.LEASE, function),
             is_passing=is_passing,
             order=order,
             key=attrgetter("attempt_id"),
@@ -105,14 +104,12 @@ class Commands:
         )
 
     def _call(
-        self, pool: Pool, function: Callable[..., Awaitable[Any]], *args: int
+        self, pool: Pool, function: Callable[..., Awaitable[Any]]
     ) -> Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]:
         calls = self._calls
 
         async def execute(items: Sequence[Any]) -> Sequence[Any]:
-            outcomes: Sequence[Any] = await calls.run(
-                pool, limits.CALL_TIMEOUT_S, function, items, *args
-            )
+            outcomes: Sequence[Any] = await calls.run(pool, limits.CALL_TIMEOUT_S, function, items)
             return outcomes
 
         return execute

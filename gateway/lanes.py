@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-import structlog
-
 from gateway import limits
 from orbit_sdk.protocol.errors import ErrorCode
+from runtime.logs import LogLimiter, get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+_AWAY_LOG_QUIET_S: Final = 5.0
 
 C = TypeVar("C")
 O = TypeVar("O")  # noqa: E741 - an outcome
@@ -106,6 +106,7 @@ class Lane(Generic[C, O]):
         self._queue: deque[Entry[C, O]] = deque()
         self._sleeping: list[asyncio.Future[None]] = []
         self._calls: dict[int, float] = {}  # runner → since when it has waited for the store
+        self._away_log = LogLimiter(_AWAY_LOG_QUIET_S)
         self.open = 0
         """Commands accepted and not yet answered."""
         self.answered = 0
@@ -164,35 +165,39 @@ class Lane(Generic[C, O]):
             try:
                 outcomes = await self._execute([entry[0] for entry in batch])
                 if len(outcomes) != len(batch):
-                    raise RuntimeError(f"{self.name}: one outcome a command")
+                    raise RuntimeError("the store owes one outcome a command")
             except Exception as error:
-                if self._is_passing(error):
-                    log.warning(
-                        "store call failed, sending the batch again",
-                        lane=self.name,
-                        commands=len(batch),
-                        error=type(error).__name__,
-                    )
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 2, limits.RETRY_MAX_S)
-                    batch = self._drop_late(batch)
-                    continue
-                log.error(
-                    "store call refused",
-                    lane=self.name,
-                    commands=len(batch),
-                    error=type(error).__name__,
-                )
-                if len(batch) == 1:
-                    self._answer(batch[0], INTERNAL)
+                if not self._is_passing(error):
+                    await self._divide(batch, error)
                     return
-                middle = len(batch) // 2
-                await self._settle(batch[:middle])
-                await self._settle(batch[middle:])
+                self._say_away(batch, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, limits.RETRY_MAX_S)
+                batch = self._drop_late(batch)
+            else:
+                self.batches += 1
+                self._answer_all(batch, outcomes)
                 return
-            self.batches += 1
-            self._answer_all(batch, outcomes)
+
+    async def _divide(self, batch: list[Entry[C, O]], error: Exception) -> None:
+        if len(batch) == 1:
+            log.error("command_refused_by_store", lane=self.name, exc_info=error)
+            self._answer(batch[0], INTERNAL)
             return
+        middle = len(batch) // 2
+        await self._settle(batch[:middle])
+        await self._settle(batch[middle:])
+
+    def _say_away(self, batch: list[Entry[C, O]], error: Exception) -> None:
+        held_back = self._away_log.held_back()
+        if held_back is not None:
+            log.warning(
+                "batch_sent_again",
+                lane=self.name,
+                commands=len(batch),
+                error=type(error).__name__,
+                held_back=held_back,
+            )
 
     def _answer_all(self, batch: list[Entry[C, O]], outcomes: Sequence[O]) -> None:
         again = self._again
@@ -210,7 +215,7 @@ class Lane(Generic[C, O]):
             reply(command, outcome)
         except Exception:
             # A session that cannot take its answer must not stop the lane (INV-39).
-            log.exception("reply failed", lane=self.name)
+            log.exception("reply_failed", lane=self.name)
         if self._key is not None:
             self._order.leave(self._key(command))
 

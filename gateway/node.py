@@ -71,7 +71,7 @@ class Node:
         self._stream = bus.reader("node", self.node_id)
         self.outlet: Final = Outlet(self.sockets, self.calls, self._stream, self.node_id)
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
-        self.commands: Final = Commands(self.calls, lease_ms=lease_ms, given_back=self.hints.wake)
+        self.commands: Final = Commands(self.calls, given_back=self.hints.wake)
         self.credentials: Final = Credentials(self.calls)
         self.catalog: Final = Catalog(self.calls)
         self._beat_interval_s = min(beat_interval_s, limits.BEAT_INTERVAL_MAX_S)

@@ -100,7 +100,7 @@ class Outlet:
             else limits.UNSENT_INTERVAL_S
         )
         now = asyncio.get_running_loop().time()
-        if now - self._asked_at < interval_s:
+        if not self._calls.is_open or now - self._asked_at < interval_s:
             return 0
         self._asked_at = now
         rows = await self._calls.run(
