@@ -26,7 +26,6 @@ from .limits import (
     HANDLER_CHARS_MAX,
     HANDLER_VERSION_CHARS_MAX,
     HTTP_BODY_BYTES_MAX,
-    JSON_DEPTH_MAX,
     KEY_CHARS_MAX,
     PAYLOAD_VERSION_CHARS_MAX,
     PRIORITY_MAX,
@@ -38,7 +37,7 @@ from .limits import (
 from .scalars import is_token
 from .shapes import Retry
 from .states import Outcome, RecoverySafety
-from .strict_json import JsonError, JsonFault, check_json
+from .strict_json import JsonError, JsonFault, check_json, refuse_repeated_keys
 from .times import parse_time, time_text
 
 RETRY_DEFAULT: Final = Retry(
@@ -223,7 +222,6 @@ _submit_wire: Final = msgspec.json.Decoder(_SubmitWire)
 _item_wire: Final = msgspec.json.Decoder(_ItemWire)
 _FIRST: Final = datetime(YEAR_MIN, 1, 1, tzinfo=UTC)
 _END: Final = datetime(YEAR_END, 1, 1, tzinfo=UTC)
-_PAYLOAD_DEPTH_MAX: Final = JSON_DEPTH_MAX - 1
 
 
 def _invalid(field: str, reason: str) -> BodyError:
@@ -249,16 +247,12 @@ def _read(data: bytes, decoder: msgspec.json.Decoder[_WireT]) -> _WireT:
         wire = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BodyError(ErrorCode.BAD_REQUEST, *describe(error)) from None
-    payload = bytes(wire.payload)
-    if payload == b"null":
-        raise BodyError(ErrorCode.BAD_REQUEST, "must not be null", "payload")
     try:
-        check_json(payload, depth_max=_PAYLOAD_DEPTH_MAX)
+        check_json(bytes(wire.payload))
     except JsonError as error:
         raise _json_error(error, "payload") from None
-    # The quick proof of `frames` needs the shortest text; a body is read once and may differ.
     try:
-        check_json(data, bytes_max=HTTP_BODY_BYTES_MAX)
+        refuse_repeated_keys(data, msgspec.json.encode(wire), bytes_max=HTTP_BODY_BYTES_MAX)
     except JsonError as error:
         raise _json_error(error, "") from None
     return wire

@@ -8,7 +8,7 @@ frame are checked joined.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
 from .ids import are_ids, is_id
 from .limits import (
@@ -22,10 +22,11 @@ from .limits import (
     ERROR_MESSAGE_CHARS_MAX,
     HANDLER_CHARS_MAX,
     HANDLER_VERSION_CHARS_MAX,
-    JSON_DEPTH_MAX,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
+    PAYLOAD_DEPTH_MAX,
     PAYLOAD_VERSION_CHARS_MAX,
+    RESULT_DEPTH_MAX,
 )
 from .scalars import is_secret, is_token, is_uint64
 from .shapes import (
@@ -50,12 +51,6 @@ from .shapes import (
 from .states import ATTEMPT_ACTIVE, Outcome
 from .strict_json import check_json
 from .times import is_time
-
-RESULT_DEPTH_MAX: Final = JSON_DEPTH_MAX - 2
-"""A finish result lies inside the frame and its body."""
-
-TASK_DEPTH_MAX: Final = JSON_DEPTH_MAX - 3
-"""A payload lies inside the frame, its body and the task."""
 
 
 class Refused(Exception):
@@ -84,12 +79,6 @@ def _times(*texts: str | UnsetType) -> None:
 
 def _between(value: int, low: int, high: int, field: str) -> None:
     _require(low <= value <= high, f"{field}: not between {low} and {high}")
-
-
-def _business(value: Raw, depth_max: int, field: str) -> None:
-    data = bytes(value)
-    _require(data != b"null", f"{field}: must not be null")
-    check_json(data, depth_max=depth_max)
 
 
 def _ref(message_id: str, session_id: str, ref: AttemptRef) -> None:
@@ -143,7 +132,7 @@ def _finish(frame: FinishFrame) -> None:
             raise Refused("error_code: must be empty or absent for SUCCEEDED")
     elif body.error_code is UNSET or not is_token(body.error_code, ERROR_CODE_CHARS_MAX):
         raise Refused("error_code: FAILED and UNKNOWN need a name of 1 to 64 characters")
-    _business(body.result, RESULT_DEPTH_MAX, "result")
+    check_json(bytes(body.result), depth_max=RESULT_DEPTH_MAX)
 
 
 def _welcome_body(body: WelcomeBody) -> None:
@@ -216,9 +205,9 @@ def _task(task: AssignedTask) -> None:
     _times(task.start_deadline_at, task.cancel_requested_at, task.completed_at)
     _retry(task.retry)
     _between(task.attempt_count, 1, ATTEMPTS_MAX, "attempt_count")
-    _business(task.payload, TASK_DEPTH_MAX, "payload")
+    check_json(bytes(task.payload), depth_max=PAYLOAD_DEPTH_MAX)
     if task.result is not UNSET:
-        _business(task.result, TASK_DEPTH_MAX, "result")
+        check_json(bytes(task.result), depth_max=PAYLOAD_DEPTH_MAX)
 
 
 def _assign(frame: AssignFrame) -> None:

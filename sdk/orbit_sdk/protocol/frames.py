@@ -49,7 +49,7 @@ from .shapes import (
     WelcomeBody,
     WelcomeFrame,
 )
-from .strict_json import JsonError, JsonFault, check_json, is_deeper
+from .strict_json import JsonError, JsonFault, is_deeper, refuse_repeated_keys
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -139,7 +139,7 @@ _ACK_SHAPES: Final[tuple[tuple[bytes, Callable[[Raw], AckBody]], ...]] = (
 def _read_client(data: bytes) -> ClientFrame:
     frame = _client_shape(data)
     CLIENT_RULES[type(frame)](frame)
-    _refuse_repeated_keys(data, frame)
+    refuse_repeated_keys(data, _encode(frame), bytes_max=FRAME_BYTES_MAX)
     return frame
 
 
@@ -147,7 +147,7 @@ def _read_server(data: bytes) -> ServerFrame:
     shape = _server_shape(data)
     frame = _ack_frame(shape) if isinstance(shape, _AckWire) else shape
     SERVER_RULES[type(frame)](frame)
-    _refuse_repeated_keys(data, frame)
+    refuse_repeated_keys(data, _encode(frame), bytes_max=FRAME_BYTES_MAX)
     return frame
 
 
@@ -168,23 +168,6 @@ def _ack_frame(wire: _AckWire) -> AckFrame:
             continue
     last = shapes[-1][1](body)
     return AckFrame(wire.protocol_version, wire.message_id, wire.session_id, wire.reply_to, last)
-
-
-def _refuse_repeated_keys(data: bytes, frame: ClientFrame | ServerFrame) -> None:
-    """Keys of the protocol's own objects; business values are checked by their rules.
-
-    The decoder keeps the last of two equal keys. Writing the frame again gives its shortest text:
-    a text of that length has room for nothing else. A longer one has white space, or escapes, or
-    a repeated key; without \\u escapes each quotation mark of ours is one of theirs, so that a
-    repeated key, which brings two, shows in the count.
-    """
-    again = _encode(frame)
-    if len(again) == len(data):
-        return
-    if b"\\u" in data:
-        check_json(data, bytes_max=FRAME_BYTES_MAX)
-    elif again.count(b'"') != data.count(b'"'):
-        raise JsonError(JsonFault.DUPLICATE_KEY)
 
 
 def _read(text: str | bytes, read: Callable[[bytes], _FrameT]) -> _FrameT:

@@ -5,23 +5,23 @@ may be read from the order of two ids.
 """
 
 from collections.abc import Callable, Iterator
-from struct import iter_unpack
 from typing import Final
 
 ENTROPY_BYTES: Final = 10
 _BLOCK_IDS: Final = 256
-_TIME_MAX: Final = (1 << 48) - 1
+_VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 _HEX: Final = b"0123456789abcdef"
 
 
 def new_id(now_ms: int, rand: bytes) -> str:
-    """The UUIDv7 of this millisecond (Unix epoch, below 2**48) and these 10 random bytes.
+    """The UUIDv7 of this millisecond (Unix epoch) and these 10 random bytes. (RFC 9562 section 5.7)
 
-    Raises ValueError for a time or a length outside that. (RFC 9562 section 5.7)
+    Raises ValueError for another number of bytes, OverflowError for a time before 1970 or from
+    2**48 on (year 10889).
     """
     if len(rand) != ENTROPY_BYTES:
         raise ValueError(f"an id needs {ENTROPY_BYTES} random bytes")
-    return _id_text(now_ms, int.from_bytes(rand[:2], "big"), int.from_bytes(rand[2:], "big"))
+    return now_ms.to_bytes(6, "big").hex() + _endings(rand)[0]
 
 
 def is_id(text: str) -> bool:
@@ -41,28 +41,27 @@ class IdSource:
     be used on both sides of a fork, where the two processes would hold the same entropy.
     """
 
-    __slots__ = ("_clock_ms", "_entropy", "_random_bytes")
+    __slots__ = ("_clock_ms", "_random_bytes", "_ready")
 
     def __init__(self, clock_ms: Callable[[], int], random_bytes: Callable[[int], bytes]) -> None:
         self._clock_ms = clock_ms
         self._random_bytes = random_bytes
-        self._entropy: Iterator[tuple[int, int]] = iter(())
+        self._ready: Iterator[str] = iter(())
 
     def next(self) -> str:
         """A new id of the present millisecond."""
-        drawn = next(self._entropy, None)
-        while drawn is None:
-            block = self._random_bytes(ENTROPY_BYTES * _BLOCK_IDS)
-            fresh: Iterator[tuple[int, int]] = iter_unpack(">HQ", block)
-            drawn = next(fresh, None)
-            self._entropy = fresh
-        return _id_text(self._clock_ms(), *drawn)
+        ending = next(self._ready, None)
+        while ending is None:
+            fresh = iter(_endings(self._random_bytes(ENTROPY_BYTES * _BLOCK_IDS)))
+            ending = next(fresh, None)
+            self._ready = fresh
+        return self._clock_ms().to_bytes(6, "big").hex() + ending
 
 
-def _id_text(now_ms: int, high: int, low: int) -> str:
-    if not 0 <= now_ms <= _TIME_MAX:
-        raise ValueError("an id needs a time between 1970 and year 10889")
-    return (
-        f"{now_ms << 16 | 0x7000 | high & 0x0FFF:016x}"
-        f"{0x8000_0000_0000_0000 | low & 0x3FFF_FFFF_FFFF_FFFF:016x}"
-    )
+def _endings(entropy: bytes) -> list[str]:
+    """The last 20 digits of as many ids: version 7, 12 random bits, variant 10, 62 random bits."""
+    digits = entropy.hex()
+    return [
+        f"7{digits[at : at + 3]}{_VARIANT[digits[at + 3]]}{digits[at + 4 : at + 19]}"
+        for at in range(0, len(digits), 2 * ENTROPY_BYTES)
+    ]

@@ -15,6 +15,13 @@ JSON_BYTES_MAX: Final = 262_144
 JSON_DEPTH_MAX: Final = 64
 """Containers inside each other, counted over the whole text: far below any parser's stack."""
 
+RESULT_DEPTH_MAX: Final = JSON_DEPTH_MAX - 2
+"""A result's own nesting: it travels inside a finish frame and its body."""
+
+PAYLOAD_DEPTH_MAX: Final = JSON_DEPTH_MAX - 3
+"""A payload's own nesting: it travels inside an assignment frame, its body and its task. What a
+submission may hold can therefore be delivered (INV-33)."""
+
 NUMBER_CHARS_MAX: Final = 64
 """A number as written: more digits than any decimal type, too few to make parsing slow."""
 

@@ -1,6 +1,6 @@
 """Business JSON at the door: what is let in can be stored, hashed, delivered and read back equal.
 
-Refused: more bytes or more nesting than allowed, a repeated key, NaN and Infinity, half a
+Refused: null, more bytes or more nesting than allowed, a repeated key, NaN and Infinity, half a
 surrogate pair, bytes that are not UTF-8, a BOM, a number written with more than 64 characters or
 whose plain decimal form passes 1024, and anything that is not one JSON value (INV-32, INV-33).
 
@@ -19,7 +19,13 @@ from typing import Final, NoReturn
 import msgspec
 import orjson
 
-from .limits import DECIMAL_CHARS_MAX, JSON_BYTES_MAX, JSON_DEPTH_MAX, NUMBER_CHARS_MAX
+from .limits import (
+    DECIMAL_CHARS_MAX,
+    JSON_BYTES_MAX,
+    JSON_DEPTH_MAX,
+    NUMBER_CHARS_MAX,
+    PAYLOAD_DEPTH_MAX,
+)
 
 
 class JsonFault(StrEnum):
@@ -33,6 +39,7 @@ class JsonFault(StrEnum):
     LONE_SURROGATE = "a string holds half a surrogate pair"
     BAD_UTF8 = "the text is not UTF-8"
     MALFORMED = "the text is not one JSON value"
+    NULL = "the value is null"
 
 
 class JsonError(ValueError):
@@ -44,9 +51,12 @@ class JsonError(ValueError):
 
 
 def check_json(
-    data: bytes, *, bytes_max: int = JSON_BYTES_MAX, depth_max: int = JSON_DEPTH_MAX
+    data: bytes, *, bytes_max: int = JSON_BYTES_MAX, depth_max: int = PAYLOAD_DEPTH_MAX
 ) -> None:
-    """Return if the bytes are one acceptable JSON value; else raise JsonError."""
+    """Return if the bytes are one acceptable JSON value; else raise JsonError.
+
+    Without other bounds: a value that may be a payload or a result.
+    """
     canonical_text(data, bytes_max=bytes_max, depth_max=depth_max)
 
 
@@ -55,7 +65,7 @@ def parse_json(data: bytes) -> object:
 
     Integers are exact; a fraction is a float, or a Decimal where a float would be infinite.
     """
-    check_json(data)
+    canonical_text(data)
     return _decode_python(data)
 
 
@@ -73,9 +83,26 @@ def canonical_text(
         return _plain_canonical_text(data)
     # The parser keeps the last of two equal keys. Every key brings one colon; without \u escapes
     # no colon of the result is new, so equal counts prove that no key was dropped.
-    if b"\\u" not in data and text.count(b":") == data.count(b":"):
-        return text
-    return _plain_canonical_text(data)
+    if b"\\u" in data or text.count(b":") != data.count(b":"):
+        text = _plain_canonical_text(data)
+    if text == b"null":
+        raise JsonError(JsonFault.NULL)
+    return text
+
+
+def refuse_repeated_keys(data: bytes, again: bytes, *, bytes_max: int) -> None:
+    """Raise JsonError if an object repeats a key in a text that a typed decoder has taken.
+
+    `again` is what was read, written by msgspec without white space. That is the shortest text
+    for it, so a text of equal length has room for nothing else. A longer one has white space, or
+    escapes, or a default spelled out, or a repeated key; without \\u escapes each quotation mark
+    of `again` is one of the text, and a repeated key, which brings two, shows in their number.
+    What that does not prove is read whole.
+    """
+    if len(again) == len(data):
+        return
+    if b"\\u" in data or again.count(b'"') != data.count(b'"'):
+        canonical_text(data, bytes_max=bytes_max)
 
 
 def is_deeper(data: bytes, depth_max: int) -> bool:
