@@ -51,7 +51,7 @@ class Balancer:
 
     async def start(self) -> None:
         """Listen; `port` is the real one afterwards."""
-        self._server = await asyncio.start_server(self._serve, LOOPBACK, self.port)
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -81,10 +81,12 @@ class Balancer:
         for writer in list(self._sockets):
             _reset(writer)
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
         self._sockets.add(writer)
         try:
             backend = None if self.refusing else await self._connect()
@@ -102,7 +104,6 @@ class Balancer:
                 _reset(backend[1])
         finally:
             self._sockets.discard(writer)
-            self._connections.discard(task)
             _reset(writer)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:

@@ -19,7 +19,14 @@ from urllib.parse import urlsplit
 from devcluster.balancer import ThreadedBalancer
 from devcluster.homes import erase, kept_secret
 from devcluster.postgres import EmbeddedPostgres
-from devcluster.processes import LOOPBACK, Process, ProcessFailed, answers_ok, free_port
+from devcluster.processes import (
+    LOOPBACK,
+    Process,
+    ProcessFailed,
+    answers_ok,
+    free_port,
+    stop_all,
+)
 from devcluster.valkey import EmbeddedValkey
 
 LOGS = "logs"
@@ -27,7 +34,6 @@ CLUSTER_KEY = "cluster-key"
 CREDENTIAL = "credential"
 READY_PATH = "/health/ready"
 READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
 COMMAND_TIMEOUT_S = 150.0
 
 
@@ -52,7 +58,7 @@ class Node:
 
     def stop(self) -> None:
         """Let it drain, then end it."""
-        self.process.stop(STOP_TIMEOUT_S)
+        self.process.stop()
 
     def kill(self) -> None:
         self.process.kill()
@@ -143,9 +149,8 @@ class LocalCluster:
     def add_gateway(self) -> Node:
         """Start one more gateway behind the balancer."""
         node = self._make_gateway()
-        self._started.callback(node.stop)
-        node.start()
         self.gateways.append(node)
+        node.start()
         if self._balancer is not None:
             self._balancer.set_backends([gateway.port for gateway in self.gateways])
         return node
@@ -245,11 +250,14 @@ class LocalCluster:
         return Node(process, port)
 
     def _start_nodes(self, started: contextlib.ExitStack) -> None:
+        started.callback(self._stop_nodes)
         for node in self.nodes:
-            started.callback(node.stop)
             node.process.start()
         for node in self.nodes:
             node.wait_ready()
+
+    def _stop_nodes(self) -> None:
+        stop_all([node.process for node in self.nodes])
 
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         ours = {name: text for name, text in os.environ.items() if not name.startswith("ORBIT_")}

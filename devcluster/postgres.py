@@ -88,7 +88,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Fast shutdown: open transactions are rolled back, everything committed is on disk."""
         if self._process is not None:
-            self._process.stop(timeout_s=30.0)
+            self._process.stop()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

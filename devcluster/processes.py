@@ -22,6 +22,7 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 POLL_INTERVAL_S = 0.02
+STOP_TIMEOUT_S = 30.0
 LOG_TAIL_BYTES = 4096
 PORTS = (20_000, 32_000)
 
@@ -110,11 +111,15 @@ class Process:
                 )
             time.sleep(POLL_INTERVAL_S)
 
-    def stop(self, timeout_s: float = 15.0) -> int | None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Ask the child to end, wait, kill it if it does not. Returns its exit status."""
+        self.signal(self.stop_signal)
+        return self.wait_end(timeout_s)
+
+    def wait_end(self, timeout_s: float) -> int | None:
+        """Wait for the child to end by itself, kill it if it does not. Returns its exit status."""
         if self._child is None:
             return None
-        self.signal(self.stop_signal)
         try:
             return self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -187,8 +192,9 @@ def answers_ok(port: int, path: str) -> bool:
         connection.close()
 
 
-def stop_all(processes: Sequence[Process], timeout_s: float = 15.0) -> None:
-    """Stop in reverse order of starting, each one even if another could not be stopped."""
-    with contextlib.ExitStack() as stack:
-        for process in processes:
-            stack.callback(process.stop, timeout_s)
+def stop_all(processes: Sequence[Process], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Ask all to end at once, so that their waits don't add up; then see each one ended."""
+    for process in processes:
+        process.signal(process.stop_signal)
+    for process in processes:
+        process.wait_end(timeout_s)

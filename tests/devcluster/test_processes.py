@@ -19,9 +19,10 @@ DEADLINE_S = 10.0
 def child(tmp_path: Path, program: str, name: str = "child") -> Process:
     return Process(
         name=name,
-        argv=[sys.executable, "-u", "-c", program],
+        argv=[sys.executable, "-u", "-c", program, name],
         log_path=tmp_path / f"{name}.log",
         env={"PATH": os.defpath, "SEEN": "yes"},
+        cwd=tmp_path,
     )
 
 
@@ -98,19 +99,23 @@ def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     assert_gone(pid)
 
 
-def test_all_are_stopped_in_reverse_order(tmp_path: Path) -> None:
+def test_all_are_asked_to_stop_before_any_is_waited_for(tmp_path: Path) -> None:
+    # Each ends only once every other was asked too.
     program = (
-        "import signal, sys, time\n"
-        "def end(*_): print(time.monotonic_ns()); sys.exit()\n"
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        "    pathlib.Path(f'asked-{own}').touch()\n"
+        "    while len(list(pathlib.Path().glob('asked-*'))) < 3: time.sleep(0.01)\n"
+        "    sys.exit()\n"
+        "own = sys.argv[1]\n"
         "signal.signal(15, end); print('up'); signal.pause()\n"
     )
     processes = [child(tmp_path, program, name) for name in ("first", "second", "third")]
     for process in processes:
         process.start()
         wait_for_log(process, "up")
-    stop_all(processes)
-    ends = [int(process.log_tail().split()[-1]) for process in processes]
-    assert ends == sorted(ends, reverse=True)
+    stop_all(processes, DEADLINE_S)
+    assert [process.exit_status for process in processes] == [0, 0, 0]
 
 
 def test_readiness_over_http(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""A whole local cluster: it comes up, loses parts, and goes away without a trace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import psutil
+import pytest
+
+from devcluster.cluster import READY_PATH, LocalCluster, orbit_command
+from devcluster.processes import answers_ok, free_port
+
+DEADLINE_S = 15.0
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="orbit-dev-", ignore_cleanup_errors=True) as name:
+        path = Path(name)
+        path.chmod(0o711)
+        yield path / "data"
+
+
+@contextmanager
+def orbit_dev(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`orbit dev` and its first line, once it has said it."""
+    process = subprocess.Popen(
+        [*orbit_command(), "dev", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                pytest.fail(process.communicate()[1])
+            yield process, line
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def test_a_task_gets_in_through_any_gateway_and_stays_when_one_dies(
+    cluster: LocalCluster,
+) -> None:
+    facts = {
+        "url": cluster.url,
+        "credential": cluster.create_app("shop", "mail"),
+        "queue": "mail",
+    }
+    made = submit(facts)
+    assert made.status_code == 201, made.text
+    cluster.gateways[0].kill()
+    for _ in range(4):
+        again = submit(facts)
+        assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
+    cluster.gateways[0].start()
+    cluster.gateways[1].kill()
+    assert submit(facts).json()["id"] == made.json()["id"]
+
+
+def test_a_broken_database_link_makes_a_gateway_unready_and_it_recovers(
+    cluster: LocalCluster,
+) -> None:
+    assert cluster.database_link is not None
+    gateway = cluster.gateways[0]
+    cluster.database_link.set_refusing(True)
+    cluster.database_link.cut()
+    gateway.process.wait_until(lambda: not answers_ok(gateway.port, READY_PATH), DEADLINE_S)
+    assert answers_ok(gateway.port, "/health/live")
+    cluster.database_link.set_refusing(False)
+    gateway.wait_ready()
+
+
+def test_orbit_dev_keeps_its_data_and_stops_clean(folder: Path) -> None:
+    options = ("--data", str(folder), "--port", "0", "--gateways", "1", "--json")
+    with orbit_dev(*options) as (process, line):
+        facts = json.loads(line)
+        family = psutil.Process(process.pid).children(recursive=True)
+        made = submit(facts)
+        assert made.status_code == 201, made.text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0
+    assert not psutil.wait_procs(family, timeout=5)[1]
+    with orbit_dev(*options) as (process, line):
+        facts = json.loads(line)
+        assert submit(facts).json()["id"] == made.json()["id"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    with orbit_dev(*options, "--reset") as (process, line):
+        assert json.loads(line)["credential"] != facts["credential"]
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    if sys.platform == "linux":
+        assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+def test_the_example_that_orbit_dev_prints_works_as_it_is(folder: Path) -> None:
+    options = ("--data", str(folder), "--port", str(free_port()), "--gateways", "1")
+    with orbit_dev(*options) as (process, line):
+        assert process.stdout is not None
+        lines = [line]
+        while "Logs" not in lines[-1]:
+            lines.append(process.stdout.readline())
+        script = "".join(text for text in lines if text.startswith("  "))
+        done = subprocess.run(
+            ["bash", "-euc", script],
+            env={"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        process.send_signal(signal.SIGINT)
+        process.wait(15)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "WAITING"
+
+
+def test_orbit_dev_names_a_busy_port(folder: Path) -> None:
+    with orbit_dev("--data", str(folder), "--port", "0", "--gateways", "1", "--json") as (_, line):
+        port = json.loads(line)["url"].rpartition(":")[2]
+        done = subprocess.run(
+            [*orbit_command(), "dev", "--data", f"{folder}-2", "--port", port],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+BODY = {
+    "handler": "send",
+    "handler_version": "1",
+    "payload_version": "1",
+    "payload": {},
+    "recovery_safety": "IDEMPOTENT",
+}
+
+
+def submit(facts: dict[str, str]) -> httpx.Response:
+    """Submit one and the same task, over a new connection."""
+    return httpx.post(
+        f"{facts['url']}/v1/tasks",
+        json={**BODY, "queue": facts["queue"]},
+        headers={"Authorization": f"Bearer {facts['credential']}", "Idempotency-Key": "one"},
+    )
