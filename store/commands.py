@@ -3,6 +3,7 @@
 Every coroutine takes a connection and a batch and answers in the order of the batch. A refusal is
 a row, never an exception; an exception means that the whole batch did not commit, or that nobody
 knows (a lost connection): then the same batch may be sent again, receipts make that harmless.
+`now` replaces the database clock and is for tests and simulations alone.
 """
 
 from __future__ import annotations
@@ -151,11 +152,13 @@ class CloseSession(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-async def submit_tasks(connection: Connection, items: Sequence[SubmitTask]) -> list[SubmitOutcome]:
+async def submit_tasks(
+    connection: Connection, items: Sequence[SubmitTask], *, now: datetime | None = None
+) -> list[SubmitOutcome]:
     """Accept tasks durably, each once per key (R-090..R-094)."""
     rows = await connection.fetch(
         "SELECT * FROM submit_tasks_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,"
-        "$17,$18)",
+        "$17,$18,$19)",
         [i.namespace_id for i in items],
         [i.key for i in items],
         [i.hash for i in items],
@@ -174,16 +177,17 @@ async def submit_tasks(connection: Connection, items: Sequence[SubmitTask]) -> l
         [i.initial_delay_ms for i in items],
         [i.max_delay_ms for i in items],
         [i.attempt_timeout_ms for i in items],
+        now,
     )
     return [SubmitOutcome(*row) for row in rows]
 
 
 async def start_attempts(
-    connection: Connection, items: Sequence[AttemptCommand]
+    connection: Connection, items: Sequence[AttemptCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Authorise starts (R-131). Repeats get the original receipt."""
     rows = await connection.fetch(
-        "SELECT * FROM start_attempts_v1($1,$2,$3,$4,$5,$6,$7)",
+        "SELECT * FROM start_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8)",
         [i.namespace_id for i in items],
         [i.session_id for i in items],
         [i.gate_id for i in items],
@@ -191,47 +195,50 @@ async def start_attempts(
         [i.attempt_id for i in items],
         [i.epoch for i in items],
         [i.message_id for i in items],
+        now,
     )
     return [CommandOutcome(*row) for row in rows]
 
 
 async def renew_leases(
-    connection: Connection, items: Sequence[AttemptCommand]
+    connection: Connection, items: Sequence[AttemptCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Extend valid leases (R-125); under an intent the answer is inactive and nothing extends."""
     rows = await connection.fetch(
-        "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6)",
+        "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,$7)",
         [i.namespace_id for i in items],
         [i.session_id for i in items],
         [i.task_id for i in items],
         [i.attempt_id for i in items],
         [i.epoch for i in items],
         [i.message_id for i in items],
+        now,
     )
     return [CommandOutcome(*row) for row in rows]
 
 
 async def resume_attempts(
-    connection: Connection, items: Sequence[AttemptCommand]
+    connection: Connection, items: Sequence[AttemptCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Move held attempts to the new session (OP-14): never extends, never revives."""
     rows = await connection.fetch(
-        "SELECT * FROM resume_attempts_v1($1,$2,$3,$4,$5)",
+        "SELECT * FROM resume_attempts_v1($1,$2,$3,$4,$5,$6)",
         [i.namespace_id for i in items],
         [i.session_id for i in items],
         [i.task_id for i in items],
         [i.attempt_id for i in items],
         [i.epoch for i in items],
+        now,
     )
     return [CommandOutcome(*row) for row in rows]
 
 
 async def finish_attempts(
-    connection: Connection, items: Sequence[FinishCommand]
+    connection: Connection, items: Sequence[FinishCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Settle attempts as reported (R-140); late and conflicting reports become evidence."""
     rows = await connection.fetch(
-        "SELECT * FROM finish_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)",
+        "SELECT * FROM finish_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)",
         [i.namespace_id for i in items],
         [i.session_id for i in items],
         [i.task_id for i in items],
@@ -242,16 +249,17 @@ async def finish_attempts(
         [i.outcome for i in items],
         [i.error_code for i in items],
         [i.result for i in items],
+        now,
     )
     return [CommandOutcome(*row) for row in rows]
 
 
 async def open_sessions(
-    connection: Connection, items: Sequence[OpenSession]
+    connection: Connection, items: Sequence[OpenSession], *, now: datetime | None = None
 ) -> list[SessionOutcome]:
     """Accept hellos; the newest of an instance wins (OP-13)."""
     rows = await connection.fetch(
-        "SELECT * FROM open_sessions_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)",
+        "SELECT * FROM open_sessions_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)",
         [i.session_id for i in items],
         [i.namespace_id for i in items],
         [i.instance_id for i in items],
@@ -262,31 +270,34 @@ async def open_sessions(
         [i.node_id for i in items],
         [i.session_max_ms for i in items],
         [i.credential_key_id for i in items],
+        now,
     )
     return [SessionOutcome(*row) for row in rows]
 
 
 async def set_capacity(
-    connection: Connection, items: Sequence[SetCapacity]
+    connection: Connection, items: Sequence[SetCapacity], *, now: datetime | None = None
 ) -> list[CapacityOutcome]:
     """Overwrite declared capacities by sequence (OP-29); drain is one-way (R-024)."""
     rows = await connection.fetch(
-        "SELECT * FROM set_capacity_v1($1,$2,$3,$4)",
+        "SELECT * FROM set_capacity_v1($1,$2,$3,$4,$5)",
         [i.session_id for i in items],
         [str(i.sequence) for i in items],
         [i.capacity for i in items],
         [i.drain for i in items],
+        now,
     )
     return [CapacityOutcome(*row) for row in rows]
 
 
 async def close_sessions(
-    connection: Connection, items: Sequence[CloseSession]
+    connection: Connection, items: Sequence[CloseSession], *, now: datetime | None = None
 ) -> list[tuple[str, int]]:
     """Close sessions and give their unstarted leases back: (queue, route) of each, to wake."""
     rows = await connection.fetch(
-        "SELECT * FROM close_sessions_v1($1,$2)",
+        "SELECT * FROM close_sessions_v1($1,$2,$3)",
         [i.session_id for i in items],
         [i.reason for i in items],
+        now,
     )
     return [(row[0], row[1]) for row in rows]

@@ -2,6 +2,7 @@
 
 Peek and claim are two calls with the pure `match()` between them: peek only reads, claim proves and
 writes and returns only what it won. The rest are the slow twins of the Redis streams.
+`now` replaces the database clock and is for tests and simulations alone.
 """
 
 from __future__ import annotations
@@ -124,32 +125,43 @@ def _assignment(row: Sequence[Any]) -> Assignment:
     )
 
 
-async def peek_ready(connection: Connection, wanted: Sequence[tuple[int, int]]) -> list[ReadyTask]:
+async def peek_ready(
+    connection: Connection, wanted: Sequence[tuple[int, int]], *, now: datetime | None = None
+) -> list[ReadyTask]:
     """Read at most `limit` due tasks of each (route, limit), in dispatch order per route."""
     rows = await connection.fetch(
-        "SELECT * FROM peek_ready_v1($1,$2)", [w[0] for w in wanted], [w[1] for w in wanted]
+        "SELECT * FROM peek_ready_v1($1,$2,$3)", [w[0] for w in wanted], [w[1] for w in wanted], now
     )
     return [ReadyTask(*row) for row in rows]
 
 
 async def claim_tasks(
-    connection: Connection, pairs: Sequence[ClaimPair], lease_ms: int
+    connection: Connection,
+    pairs: Sequence[ClaimPair],
+    lease_ms: int,
+    *,
+    now: datetime | None = None,
 ) -> list[Assignment]:
     """Grant leases for what can be proven; returns only what was won."""
     rows = await connection.fetch(
-        "SELECT * FROM claim_tasks_v1($1,$2,$3,$4,$5)",
+        "SELECT * FROM claim_tasks_v1($1,$2,$3,$4,$5,$6)",
         [p.task_id for p in pairs],
         [p.session_id for p in pairs],
         [p.attempt_id for p in pairs],
         lease_ms,
         INLINE_PAYLOAD_BYTES_MAX,
+        now,
     )
     return [_assignment(row) for row in rows]
 
 
-async def load_assignments(connection: Connection, attempt_ids: Sequence[str]) -> list[Assignment]:
+async def load_assignments(
+    connection: Connection, attempt_ids: Sequence[str], *, now: datetime | None = None
+) -> list[Assignment]:
     """Read unstarted leases in full, large payloads included."""
-    rows = await connection.fetch("SELECT * FROM load_assignments_v1($1)", list(attempt_ids))
+    rows = await connection.fetch(
+        "SELECT * FROM load_assignments_v1($1,$2)", list(attempt_ids), now
+    )
     return [_assignment(row) for row in rows]
 
 
@@ -180,22 +192,27 @@ async def due_routes(connection: Connection, queue_ids: Sequence[str]) -> list[t
 
 
 async def open_session_levels(
-    connection: Connection, queue_ids: Sequence[str]
+    connection: Connection, queue_ids: Sequence[str], *, now: datetime | None = None
 ) -> list[SessionLevel]:
     """Levels of the open sessions of these queues (slow twin of `capacity`)."""
-    return await _levels(connection, queue_ids, ())
+    return await _levels(connection, queue_ids, (), now)
 
 
-async def load_sessions(connection: Connection, session_ids: Sequence[str]) -> list[SessionLevel]:
+async def load_sessions(
+    connection: Connection, session_ids: Sequence[str], *, now: datetime | None = None
+) -> list[SessionLevel]:
     """Levels of these sessions, those that are open."""
-    return await _levels(connection, (), session_ids)
+    return await _levels(connection, (), session_ids, now)
 
 
 async def _levels(
-    connection: Connection, queue_ids: Sequence[str], session_ids: Sequence[str]
+    connection: Connection,
+    queue_ids: Sequence[str],
+    session_ids: Sequence[str],
+    now: datetime | None,
 ) -> list[SessionLevel]:
     rows = await connection.fetch(
-        "SELECT * FROM session_levels_v1($1,$2)", list(queue_ids), list(session_ids)
+        "SELECT * FROM session_levels_v1($1,$2,$3)", list(queue_ids), list(session_ids), now
     )
     return [SessionLevel(r[0], r[1], r[2], r[3], tuple(r[4]), r[5]) for r in rows]
 
@@ -206,27 +223,33 @@ async def active_queues(connection: Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
-async def expire_leases(connection: Connection, limit: int) -> list[Expired]:
+async def expire_leases(
+    connection: Connection, limit: int, *, now: datetime | None = None
+) -> list[Expired]:
     """Settle up to `limit` leases that ran out (INV-6)."""
-    rows = await connection.fetch("SELECT * FROM expire_leases_v1($1)", limit)
+    rows = await connection.fetch("SELECT * FROM expire_leases_v1($1,$2)", limit, now)
     return [Expired(*row) for row in rows]
 
 
-async def expire_ready(connection: Connection, limit: int) -> int:
+async def expire_ready(connection: Connection, limit: int, *, now: datetime | None = None) -> int:
     """Fail up to `limit` tasks that waited past a deadline (OP-26)."""
-    return int(await connection.fetchval("SELECT expire_ready_v1($1)", limit))
+    return int(await connection.fetchval("SELECT expire_ready_v1($1,$2)", limit, now))
 
 
-async def beat_node(connection: Connection, node_id: str, kind: str, draining: bool) -> bool:
+async def beat_node(
+    connection: Connection, node_id: str, kind: str, draining: bool, *, now: datetime | None = None
+) -> bool:
     """Beat. False when the node was not known (first beat, or given up meanwhile)."""
-    return bool(await connection.fetchval("SELECT beat_node_v1($1,$2,$3)", node_id, kind, draining))
+    return bool(
+        await connection.fetchval("SELECT beat_node_v1($1,$2,$3,$4)", node_id, kind, draining, now)
+    )
 
 
 async def reap_nodes(
-    connection: Connection, dead_after_ms: int
+    connection: Connection, dead_after_ms: int, *, now: datetime | None = None
 ) -> tuple[list[str], list[tuple[str, int]]]:
     """Give up silent nodes: (their ids, the (queue, route) of tasks that wait again)."""
-    rows = await connection.fetch("SELECT * FROM reap_nodes_v1($1)", dead_after_ms)
+    rows = await connection.fetch("SELECT * FROM reap_nodes_v1($1,$2)", dead_after_ms, now)
     return (
         [r[0] for r in rows if r[0] is not None],
         [(r[1], r[2]) for r in rows if r[0] is None],
@@ -238,11 +261,15 @@ async def leave_node(connection: Connection, node_id: str) -> None:
     await connection.execute("DELETE FROM node WHERE id = $1", node_id)
 
 
-async def ensure_partitions(connection: Connection, days: int = 3) -> int:
+async def ensure_partitions(
+    connection: Connection, days: int = 3, *, now: datetime | None = None
+) -> int:
     """Make the coming days' history partitions; returns how many were made."""
-    return int(await connection.fetchval("SELECT ensure_partitions_v1($1)", days))
+    return int(await connection.fetchval("SELECT ensure_partitions_v1($1,$2)", days, now))
 
 
-async def prune_receipts(connection: Connection, keep_ms: int, limit: int) -> int:
+async def prune_receipts(
+    connection: Connection, keep_ms: int, limit: int, *, now: datetime | None = None
+) -> int:
     """Forget old renew receipts; returns how many."""
-    return int(await connection.fetchval("SELECT prune_receipts_v1($1,$2)", keep_ms, limit))
+    return int(await connection.fetchval("SELECT prune_receipts_v1($1,$2,$3)", keep_ms, limit, now))

@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION close_sessions_v1(
     p_session uuid[], p_reason text[], p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (queue_id uuid, route_id bigint)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz;

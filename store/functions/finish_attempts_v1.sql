@@ -62,7 +62,8 @@ BEGIN
            array_agg(d.lease_until ORDER BY d.ord) AS untils,
            array_agg(d.available_at ORDER BY d.ord) AS available,
            array_agg(CASE WHEN d.task_state IN ('SUCCEEDED', 'WAITING', 'CANCELLED') THEN NULL
-                          WHEN d.intent = 'deadline' THEN 'deadline_exceeded'
+                          WHEN d.intent = 'deadline' AND d.task_state = 'FAILED'
+                               THEN 'deadline_exceeded'
                           ELSE d.code END ORDER BY d.ord) AS task_codes,
            bool_and(d.verdict = 'apply') AS all_apply
     INTO v FROM decided d;
@@ -88,9 +89,10 @@ BEGIN
                d.attempt_state, d.lease_until, v_now, d.verdict = 'apply'
         WHERE d.verdict <> 'late'
         UNION ALL
-        SELECT (late_command_v1('finish', p_namespace[d.i], p_task[d.i], p_attempt[d.i],
-                p_epoch[d.i], p_message[d.i], p_hash[d.i], p_outcome[d.i], p_code[d.i],
-                p_result[d.i], v_now)).* WHERE d.verdict = 'late'
+        SELECT k.* FROM late_command_v1('finish', p_namespace[d.i], p_task[d.i], p_attempt[d.i],
+            p_epoch[d.i], p_message[d.i], p_hash[d.i], p_outcome[d.i], p_code[d.i],
+            p_result[d.i], v_now) k
+        WHERE d.verdict = 'late'
     ) o
     ORDER BY d.i;
 END $$;

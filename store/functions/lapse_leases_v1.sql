@@ -1,17 +1,18 @@
 -- Settle leases that are over (or, unstarted, given back) by recovery class (OP-23..OP-27).
 -- The caller holds their row locks. A running attempt that reached the task's deadline gets a
--- deadline intent and one reporting window first (OP-26, OP-03), so its lease stays.
+-- deadline intent and one reporting window first (OP-26, OP-03); the window starts at the deadline,
+-- so it is the same whoever comes to open it, and one that is over too settles the lease at once.
 -- Returns one row per lease that was settled, and whether its task waits again.
 CREATE OR REPLACE FUNCTION lapse_leases_v1(p_attempt uuid[], p_now timestamptz)
 RETURNS TABLE (attempt_id uuid, queue_id uuid, route_id bigint, waiting boolean)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v record;
 BEGIN
     UPDATE lease l
     SET intent = 'deadline', intent_at = p_now, revision = l.revision + 1,
-        lease_until = p_now + l.lease_ms * interval '1 ms'
+        lease_until = l.deadline_at + l.lease_ms * interval '1 ms'
     WHERE l.attempt_id = ANY (p_attempt) AND l.state = 'RUNNING' AND l.intent IS NULL
       AND l.lease_until >= l.deadline_at AND l.deadline_at <= p_now;
 
@@ -29,7 +30,8 @@ BEGIN
                       THEN 'NEEDS_REVIEW'
                  WHEN l.intent = 'caller' THEN 'CANCELLED'
                  WHEN c.task_code IS NOT NULL THEN 'FAILED' ELSE 'WAITING' END AS task_state,
-            CASE WHEN l.intent = 'caller' THEN NULL ELSE c.task_code END AS task_code
+            CASE WHEN l.intent = 'caller' AND c.task_code <> 'lease_lapsed' THEN NULL
+                 ELSE c.task_code END AS task_code
         FROM lease l
         CROSS JOIN LATERAL (SELECT p_now + CASE
             WHEN l.state = 'RUNNING'

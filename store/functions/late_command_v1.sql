@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION late_command_v1(
     p_operation text, p_namespace uuid, p_task uuid, p_attempt uuid, p_epoch bigint,
     p_message uuid, p_hash bytea, p_outcome text, p_code text, p_result bytea, p_now timestamptz
 ) RETURNS command_outcome_v1
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     o command_outcome_v1;
     r receipt%ROWTYPE;

@@ -3,15 +3,15 @@
 CREATE OR REPLACE FUNCTION prune_receipts_v1(
     p_keep_ms bigint, p_limit integer, p_now timestamptz DEFAULT NULL
 ) RETURNS bigint
-LANGUAGE sql AS $$
-    WITH old AS (
-        SELECT r.attempt_id, r.operation, r.message_id FROM receipt r
-        WHERE r.created_at < coalesce(p_now, clock_timestamp()) - p_keep_ms * interval '1 ms'
-          AND r.operation = 'renew' AND r.disposition = 'APPLIED'
-        ORDER BY r.created_at LIMIT p_limit
-    ), gone AS (
-        DELETE FROM receipt r USING old o WHERE r.attempt_id = o.attempt_id
-            AND r.operation = o.operation AND r.message_id = o.message_id RETURNING 1
-    )
-    SELECT count(*) FROM gone
-$$;
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+DECLARE
+    v_gone bigint;
+BEGIN
+    DELETE FROM receipt r WHERE r.ctid = ANY (ARRAY(
+        SELECT k.ctid FROM receipt k
+        WHERE k.created_at < coalesce(p_now, clock_timestamp()) - p_keep_ms * interval '1 ms'
+          AND k.operation = 'renew' AND k.disposition = 'APPLIED'
+        ORDER BY k.created_at LIMIT p_limit FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_gone = ROW_COUNT;
+    RETURN v_gone;
+END $$;

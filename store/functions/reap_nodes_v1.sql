@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION reap_nodes_v1(
     p_dead_after_ms bigint, p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (node_id uuid, queue_id uuid, route_id bigint)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());

@@ -61,8 +61,9 @@ BEGIN
                v_now, false
         WHERE j.verdict <> 'late'
         UNION ALL
-        SELECT (late_command_v1('renew', j.namespace, j.task, j.attempt, j.epoch, j.message, NULL,
-                NULL, NULL, NULL, v_now)).* WHERE j.verdict = 'late'
+        SELECT k.* FROM late_command_v1('renew', j.namespace, j.task, j.attempt, j.epoch, j.message, NULL,
+            NULL, NULL, NULL, v_now) k
+        WHERE j.verdict = 'late'
     ) o
     ORDER BY j.ord;
 END $$;

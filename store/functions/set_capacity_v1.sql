@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION set_capacity_v1(
     p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (code text, draining boolean, epoch bigint, expires_at timestamptz,
                  server_time timestamptz, capacity integer)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     s session%ROWTYPE;

@@ -29,7 +29,8 @@ BEGIN
                     THEN 'attempt_not_found'
                 WHEN l.session_id <> c.session THEN 'resume_required'
                 WHEN l.state = 'RUNNING' THEN 'repeat'
-                WHEN g.paused THEN 'execution_gated'
+                WHEN l.intent IS NOT NULL THEN 'late'
+                WHEN g.paused IS DISTINCT FROM false THEN 'execution_gated'
                 ELSE 'apply' END AS verdict
         FROM command c
         LEFT JOIN (SELECT * FROM lease WHERE attempt_id = ANY (p_attempt)) l
@@ -61,8 +62,9 @@ BEGIN
                coalesce(a.lease_until, j.lease_until), v_now, false
         WHERE j.verdict <> 'late'
         UNION ALL
-        SELECT (late_command_v1('start', j.namespace, j.task, j.attempt, j.epoch, j.message, NULL,
-                NULL, NULL, NULL, v_now)).* WHERE j.verdict = 'late'
+        SELECT k.* FROM late_command_v1('start', j.namespace, j.task, j.attempt, j.epoch, j.message, NULL,
+            NULL, NULL, NULL, v_now) k
+        WHERE j.verdict = 'late'
     ) o
     ORDER BY j.ord;
 END $$;

@@ -1,5 +1,6 @@
 -- Accept tasks: one submission row, one task row and one ready row each, or nothing (R-090..R-094).
 -- Codes: created · repeat (same key, same meaning) · idempotency_conflict · deadline_order.
+-- A deadline must leave room in the years that RFC 3339 can write (INV-36).
 -- A race on one key is decided by the unique index; the loser reads the winner's row afterwards.
 CREATE OR REPLACE FUNCTION submit_tasks_v1(
     p_namespace uuid[], p_key text[], p_hash bytea[], p_task uuid[], p_queue uuid[],
@@ -9,7 +10,8 @@ CREATE OR REPLACE FUNCTION submit_tasks_v1(
     p_initial_delay_ms bigint[], p_max_delay_ms bigint[], p_attempt_timeout_ms bigint[],
     p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (code text, task_id uuid, state text, revision bigint)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_nestloop = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -34,7 +36,7 @@ BEGIN
         WHERE i.available_at <= coalesce(i.start_deadline_at, i.available_at)
           AND coalesce(i.start_deadline_at, i.available_at) <= i.deadline_at
           AND coalesce(i.start_deadline_at, i.deadline_at) > v_now
-          AND i.deadline_at > v_now
+          AND i.deadline_at > v_now AND i.deadline_at < timestamptz '9999-12-31 00:00:00Z'
         ORDER BY i.namespace_id, i.key, i.ord
         ON CONFLICT DO NOTHING
         RETURNING resource_id
@@ -67,13 +69,18 @@ BEGIN
     RETURN QUERY
         SELECT CASE WHEN s.resource_id IS NULL THEN 'deadline_order'
                     WHEN s.resource_id = i.id THEN 'created'
+                    -- its key was taken by a later item of this batch: it was not fit to take it
+                    WHEN array_position(p_task, s.resource_id) > i.ord THEN 'deadline_order'
                     WHEN s.hash = i.hash THEN 'repeat'
                     ELSE 'idempotency_conflict' END,
-               s.resource_id, coalesce(v.state, 'WAITING'), coalesce(v.revision, 1)
+               CASE WHEN array_position(p_task, s.resource_id) > i.ord THEN NULL
+                    ELSE s.resource_id END, coalesce(v.state, 'WAITING'), coalesce(v.revision, 1)
         FROM unnest(p_namespace, p_key, p_hash, p_task)
              WITH ORDINALITY AS i (namespace_id, key, hash, id, ord)
-        LEFT JOIN submission s ON s.namespace_id = i.namespace_id
-             AND s.operation = 'task.submit' AND s.key = i.key
-        LEFT JOIN LATERAL task_now_v1(s.resource_id) v ON s.resource_id <> i.id
+        LEFT JOIN LATERAL (SELECT k.resource_id, k.hash FROM submission k
+                           WHERE k.namespace_id = i.namespace_id AND k.operation = 'task.submit'
+                             AND k.key = i.key LIMIT 1) s ON true
+        LEFT JOIN LATERAL (SELECT n.state, n.revision FROM task_now_v1(s.resource_id) n
+                           WHERE s.resource_id <> i.id LIMIT 1) v ON true
         ORDER BY i.ord;
 END $$;
