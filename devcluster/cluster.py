@@ -32,6 +32,8 @@ from devcluster.valkey import EmbeddedValkey
 LOGS = "logs"
 CLUSTER_KEY = "cluster-key"
 CREDENTIAL = "credential"
+# The balancer notices a closed port at once, so nobody needs the usual notice.
+DRAIN_GRACE_MS = "500"
 READY_PATH = "/health/ready"
 READY_TIMEOUT_S = 30.0
 COMMAND_TIMEOUT_S = 150.0
@@ -238,6 +240,7 @@ class LocalCluster:
             "ORBIT_CLUSTER": self.cluster,
             "ORBIT_CLUSTER_KEYS": f"1:{kept_secret(self.data_dir / CLUSTER_KEY)}",
             "ORBIT_HOST": LOOPBACK,
+            "ORBIT_DRAIN_GRACE_MS": DRAIN_GRACE_MS,
             **self._settings,
             **own,
         }
