@@ -1,0 +1,60 @@
+"""Settles what ran out of time: leases nobody renewed, tasks that waited past a deadline.
+
+Where: one loop of every dispatcher; two at once do no harm, since rows are skipped that another
+works on and each is judged by its own newest end (INV-5, INV-6, INV-44).
+Promise: a lease is settled within 1 s of its end and never before; tasks that wait again are woken.
+"""
+
+import contextlib
+from typing import Any
+
+import asyncpg
+
+from dispatcher.assign import ACQUIRE_S, STORE_ERRORS
+from dispatcher.limits import EXPIRE_BATCH_MAX
+from dispatcher.metrics import DispatcherMetrics
+from dispatcher.view import Route, View
+from runtime.loops import Loop
+from store.bus import Bus, BusUnavailable
+from store.dispatch import expire_leases, expire_ready
+
+BATCHES_TICK_MAX = 20  # then the loop shows a good tick, and goes on at its next one
+
+
+class Expiry:
+    """The sweep over leases and waiting tasks."""
+
+    def __init__(
+        self, pool: "asyncpg.Pool[Any]", bus: Bus, view: View, metrics: DispatcherMetrics
+    ) -> None:
+        self._pool = pool
+        self._bus = bus
+        self._view = view
+        self._metrics = metrics
+
+    def loop(self, interval_s: float) -> Loop:
+        """The loop, to be run by `run_loops`."""
+        return Loop("expire", self.sweep, interval_s, backoff_max_s=1.0, expected=STORE_ERRORS)
+
+    async def sweep(self) -> int:
+        """Settle all that is over now, batch by batch; returns how many rows."""
+        settled = 0
+        async with self._pool.acquire(timeout=ACQUIRE_S) as connection:
+            for _ in range(BATCHES_TICK_MAX):
+                leases = await expire_leases(connection, EXPIRE_BATCH_MAX)
+                waiting = {(row.queue_id, row.route_id) for row in leases if row.waiting}
+                await wake_all(waiting, self._view, self._bus)
+                tasks = await expire_ready(connection, EXPIRE_BATCH_MAX)
+                self._metrics.expired_leases.inc(len(leases))
+                self._metrics.expired_tasks.inc(tasks)
+                settled += len(leases) + tasks
+                if max(len(leases), tasks) < EXPIRE_BATCH_MAX:
+                    break
+        return settled
+
+
+async def wake_all(routes: set[Route], view: View, bus: Bus) -> None:
+    """Tell every dispatcher, and this one even if Redis is away."""
+    view.hint_routes(routes)
+    with contextlib.suppress(BusUnavailable):  # others find them by their own scan in a second
+        await bus.wake(routes)
