@@ -120,17 +120,15 @@ class LocalCluster:
         with contextlib.ExitStack() as started:
             # Readable by the owner alone but for passing through: Postgres may run as another user.
             self.data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            # First, so that a busy port is told at once; it turns everybody away until the end.
+            self._balancer = ThreadedBalancer([], self._port)
+            started.callback(self._balancer.stop)
+            self._balancer.start()
             self._start_stores(started)
             self._start_links(started)
             self.run("migrate")
-            for _ in range(self._counts[0]):
-                self.gateways.append(self._make_gateway())
-            for _ in range(self._counts[1]):
-                self.dispatchers.append(self._make_dispatcher())
             self._start_nodes(started)
-            self._balancer = ThreadedBalancer([node.port for node in self.gateways], self._port)
-            started.callback(self._balancer.stop)
-            self._balancer.start()
+            self._balancer.set_backends([node.port for node in self.gateways])
             self._started = started.pop_all()
         return self
 
@@ -254,6 +252,11 @@ class LocalCluster:
 
     def _start_nodes(self, started: contextlib.ExitStack) -> None:
         started.callback(self._stop_nodes)
+        self.gateways, self.dispatchers = [], []
+        for _ in range(self._counts[0]):
+            self.gateways.append(self._make_gateway())
+        for _ in range(self._counts[1]):
+            self.dispatchers.append(self._make_dispatcher())
         for node in self.nodes:
             node.process.start()
         for node in self.nodes:

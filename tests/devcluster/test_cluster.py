@@ -16,6 +16,7 @@ import pytest
 
 from devcluster.cluster import READY_PATH, LocalCluster, orbit_command
 from devcluster.processes import answers_ok, free_port
+from tests.devcluster.gone import assert_gone
 
 DEADLINE_S = 15.0
 
@@ -65,10 +66,10 @@ def test_a_task_gets_in_through_any_gateway_and_stays_when_one_dies(
     cluster.gateways[0].kill()
     for _ in range(4):
         again = submit(facts)
-        assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
+        assert (again.status_code, again.json()["data"]["id"]) == (200, made.json()["data"]["id"])
     cluster.gateways[0].start()
     cluster.gateways[1].kill()
-    assert submit(facts).json()["id"] == made.json()["id"]
+    assert submit(facts).json()["data"]["id"] == made.json()["data"]["id"]
 
 
 def test_a_broken_database_link_makes_a_gateway_unready_and_it_recovers(
@@ -87,59 +88,60 @@ def test_a_broken_database_link_makes_a_gateway_unready_and_it_recovers(
 def test_orbit_dev_keeps_its_data_and_stops_clean(folder: Path) -> None:
     options = ("--data", str(folder), "--port", "0", "--gateways", "1", "--json")
     with orbit_dev(*options) as (process, line):
-        facts = json.loads(line)
         family = psutil.Process(process.pid).children(recursive=True)
-        made = submit(facts)
+        made = submit(json.loads(line))
         assert made.status_code == 201, made.text
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0
-    assert not psutil.wait_procs(family, timeout=5)[1]
+        assert process.wait(DEADLINE_S) == 0
+    assert family
+    assert_gone(family)
     with orbit_dev(*options) as (process, line):
-        facts = json.loads(line)
-        assert submit(facts).json()["id"] == made.json()["id"]
+        assert submit(json.loads(line)).json()["data"]["id"] == made.json()["data"]["id"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
-    with orbit_dev(*options, "--reset") as (process, line):
-        assert json.loads(line)["credential"] != facts["credential"]
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-    if sys.platform == "linux":
-        assert not psutil.wait_procs(family, timeout=15)[1]
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_the_example_that_orbit_dev_prints_works_as_it_is(folder: Path) -> None:
-    options = ("--data", str(folder), "--port", str(free_port()), "--gateways", "1")
+    (folder / "postgres" / "data").mkdir(parents=True)
+    (folder / "credential").write_text("of a time before the reset")
+    (folder / "notes.txt").write_text("not ours")
+    options = ("--data", str(folder), "--port", str(free_port()), "--gateways", "1", "--reset")
     with orbit_dev(*options) as (process, line):
         assert process.stdout is not None
         lines = [line]
         while "Logs" not in lines[-1]:
             lines.append(process.stdout.readline())
-        script = "".join(text for text in lines if text.startswith("  "))
         done = subprocess.run(
-            ["bash", "-euc", script],
+            ["bash", "-euc", "".join(text for text in lines if text.startswith("  "))],
             env={"PATH": os.environ["PATH"]},
             capture_output=True,
             text=True,
             check=False,
         )
         process.send_signal(signal.SIGINT)
-        process.wait(15)
+        process.wait(DEADLINE_S)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["state"] == "WAITING"
+    assert json.loads(done.stdout)["data"]["state"] == "WAITING"
+    assert (folder / "notes.txt").exists()
 
 
-def test_orbit_dev_names_a_busy_port(folder: Path) -> None:
-    with orbit_dev("--data", str(folder), "--port", "0", "--gateways", "1", "--json") as (_, line):
+def test_a_busy_port_is_named_and_a_killed_orbit_dev_leaves_nothing_running(folder: Path) -> None:
+    options = ("--data", str(folder), "--port", "0", "--gateways", "1", "--json")
+    with orbit_dev(*options) as (process, line):
         port = json.loads(line)["url"].rpartition(":")[2]
-        done = subprocess.run(
+        second = subprocess.run(
             [*orbit_command(), "dev", "--data", f"{folder}-2", "--port", port],
             capture_output=True,
             text=True,
             check=False,
         )
-    assert done.returncode == 1
-    assert port in done.stderr
-    assert "Traceback" not in done.stderr
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert second.returncode == 1
+    assert port in second.stderr
+    assert "Traceback" not in second.stderr
+    if sys.platform == "linux":
+        assert_gone(family)
 
 
 BODY = {

@@ -4,16 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from devcluster.processes import Process, ProcessFailed, answers_ok, free_port, stop_all
+from tests.devcluster.gone import DEADLINE_S, assert_gone
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel feature is Linux's")
-DEADLINE_S = 10.0
 
 
 def child(tmp_path: Path, program: str, name: str = "child") -> Process:
@@ -66,10 +65,10 @@ def test_a_kill_takes_the_childs_children_with_it(tmp_path: Path) -> None:
     process = child(tmp_path, program)
     process.start()
     wait_for_log(process, "\n")
-    grandchild = int(process.log_tail())
+    grandchild = psutil.Process(int(process.log_tail()))
     process.kill()
     assert process.exit_status == -signal.SIGKILL
-    assert_gone(grandchild)
+    assert_gone([grandchild])
 
 
 @on_linux
@@ -92,11 +91,10 @@ def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     with parent:
         try:
             assert parent.stdout is not None
-            pid = int(parent.stdout.readline())
-            assert psutil.pid_exists(pid)
+            sleeper = psutil.Process(int(parent.stdout.readline()))
         finally:
             parent.kill()
-    assert_gone(pid)
+    assert_gone([sleeper])
 
 
 def test_all_are_asked_to_stop_before_any_is_waited_for(tmp_path: Path) -> None:
@@ -130,10 +128,3 @@ def test_readiness_over_http(tmp_path: Path) -> None:
     process.wait_until(lambda: answers_ok(port, "/"), DEADLINE_S)
     assert not answers_ok(port, "/nothing-here")
     process.stop()
-
-
-def assert_gone(pid: int) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, f"{pid} still lives"
-        os.sched_yield()
