@@ -13,6 +13,7 @@ one statement. Promises, for each lane:
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -117,7 +118,7 @@ class Lane(Generic[C, O]):
         if self.open >= self._queue_max:
             return False
         self.open += 1
-        entry = (command, reply, asyncio.get_running_loop().time() + self._patience_s)
+        entry = (command, reply, time.monotonic() + self._patience_s)
         if self._key is None or self._order.enter(self._key(command), self, entry):
             self.admit(entry)
         return True
@@ -134,7 +135,7 @@ class Lane(Generic[C, O]):
         """How long the oldest batch in flight has waited for the store; 0.0 when none has."""
         if not self._calls:
             return 0.0
-        return asyncio.get_running_loop().time() - min(self._calls.values())
+        return time.monotonic() - min(self._calls.values())
 
     async def run(self) -> None:
         """Serve the lane until cancelled. What is unanswered then stays so: the process ends."""
@@ -152,7 +153,7 @@ class Lane(Generic[C, O]):
                 await sleeper
                 continue
             batch = [queue.popleft() for _ in range(min(len(queue), limits.BATCH_COMMANDS_MAX))]
-            self._calls[runner] = loop.time()
+            self._calls[runner] = time.monotonic()
             try:
                 await self._settle(batch)
             finally:
@@ -221,7 +222,7 @@ class Lane(Generic[C, O]):
 
     def _drop_late(self, batch: list[Entry[C, O]]) -> list[Entry[C, O]]:
         """Answer `unavailable` to what has waited too long, in this batch and in the queue."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         queue = self._queue
         while queue and queue[0][2] <= now:
             self._answer(queue.popleft(), UNAVAILABLE)

@@ -13,15 +13,16 @@ attempts that this connection holds (INV-12).
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, Literal, assert_never
+from typing import Final, Literal, TypeAlias, assert_never
 
 from gateway import limits
 from gateway.lanes import Refused
 from gateway.worker import answers
 from gateway.worker.actions import Action, Ask, Close, Declare, Operation, Register, Send
 from gateway.worker.lease_secret import KeyRing
+from gateway.worker.slots import Slots
 from orbit_sdk.protocol import bodies, frames
 from orbit_sdk.protocol import limits as wire
 from orbit_sdk.protocol.errors import ERRORS, CloseCode, ErrorCode
@@ -45,7 +46,8 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-_NO_ACTIONS: Final[list[Action]] = []
+Actions: TypeAlias = Sequence[Action]
+_NO_ACTIONS: Final[Actions] = ()
 
 
 class Session:
@@ -70,20 +72,18 @@ class Session:
         """Commands given to the lanes and not yet answered."""
         self._ring = ring
         self._lease_ms = lease_ms
-        self._hold_s = (lease_ms + limits.LEASE_SLACK_MS) / 1000
         self._next_id = next_id
         self._hello_id: str | None = None
         self._node_draining = False
         self._bad_frames = 0
-        # attempt → when its slot counts as free again; every grant is as long, so oldest first
-        self._held: dict[str, float] = {}
+        self._slots = Slots((lease_ms + limits.LEASE_SLACK_MS) / 1000)
         self._capacity_asked: deque[tuple[str, bool]] = deque()
         self._drains_asked = 0
         self._early: list[Assignment] = []
 
     # --- what the socket brings ----------------------------------------------------------------
 
-    def on_text(self, text: str, now: float) -> list[Action]:
+    def on_text(self, text: str, now: float) -> Actions:
         """One text message from the worker."""
         if self.phase is Phase.ENDED:
             return _NO_ACTIONS
@@ -111,14 +111,14 @@ class Session:
             return self._declare(frame)
         assert_never(frame)
 
-    def on_binary(self) -> list[Action]:
+    def on_binary(self) -> Actions:
         """A binary message: not part of the protocol (OP-07)."""
         if self.phase is Phase.ENDED:
             return _NO_ACTIONS
         self.phase = Phase.ENDED
         return [Close(CloseCode.UNSUPPORTED_DATA, "text frames only")]
 
-    def _before_ready(self, frame: frames.ClientFrame) -> list[Action]:
+    def _before_ready(self, frame: frames.ClientFrame) -> Actions:
         if self.phase is Phase.AWAITING_HELLO and isinstance(frame, frames.HelloFrame):
             self.phase = Phase.OPENING
             self._hello_id = frame.message_id
@@ -126,7 +126,7 @@ class Session:
             return [Register(frame.body)]
         return self._end_unregistered(ErrorCode.HELLO_REQUIRED, frame.message_id)
 
-    def _bad_frame(self, message_id: str | None) -> list[Action]:
+    def _bad_frame(self, message_id: str | None) -> Actions:
         """OP-08: answered and counted inside a session; the end of it otherwise."""
         if self.phase is not Phase.READY:
             return self._end_unregistered(ErrorCode.BAD_FRAME, message_id)
@@ -139,13 +139,13 @@ class Session:
 
     def _ask(
         self, operation: Operation, message_id: str, ref: frames.AttemptRef, now: float
-    ) -> list[Action]:
-        if not self._ring.verify(ref.attempt_id, ref.epoch, ref.lease_secret):
+    ) -> Actions:
+        if not self._proves(ref):
             return [self._error(ErrorCode.ATTEMPT_NOT_FOUND, message_id)]
         self.open_commands += 1
         if operation is Operation.RESUME:
             # Counted as held from here on, so that no twin takes it for one never handed over.
-            self._hold(ref.attempt_id, now)
+            self._slots.take(ref.attempt_id, now)
         command = AttemptCommand(
             self.namespace_id,
             self.session_id,
@@ -157,10 +157,10 @@ class Session:
         )
         return [Ask(operation, command)]
 
-    def _finish(self, frame: frames.FinishFrame) -> list[Action]:
+    def _finish(self, frame: frames.FinishFrame) -> Actions:
         body = frame.body
         ref = body.ref
-        if not self._ring.verify(ref.attempt_id, ref.epoch, ref.lease_secret):
+        if not self._proves(ref):
             return [self._error(ErrorCode.ATTEMPT_NOT_FOUND, frame.message_id)]
         self.open_commands += 1
         result = bytes(body.result)
@@ -179,25 +179,31 @@ class Session:
         )
         return [Ask(Operation.FINISH, command)]
 
+    def _proves(self, ref: frames.AttemptRef) -> bool:
+        """Whether the caller holds the attempt's secret; remembered for attempts given here."""
+        if self._slots.proves(ref.attempt_id, ref.epoch, ref.lease_secret):
+            return True
+        return self._ring.verify(ref.attempt_id, ref.epoch, ref.lease_secret)
+
     def attempt_answered(
         self,
         operation: Operation,
         command: AttemptCommand | FinishCommand,
         outcome: CommandOutcome | Refused,
         now: float,
-    ) -> list[Action]:
+    ) -> Actions:
         """What the store said; the lanes never overlap two commands of one attempt."""
         self.open_commands -= 1
         if isinstance(outcome, Refused):
             return self._answer_error(outcome.code, command.message_id)
         if outcome.code != "ok":
             if outcome.code == ErrorCode.ATTEMPT_NOT_FOUND or operation is Operation.RESUME:
-                self._held.pop(command.attempt_id, None)
+                self._slots.free(command.attempt_id)
             return self._refusal(outcome.code, command.message_id)
         if outcome.settled or outcome.lease_state not in ATTEMPT_ACTIVE:
-            self._held.pop(command.attempt_id, None)
+            self._slots.free(command.attempt_id)
         else:
-            self._hold(command.attempt_id, now)
+            self._slots.take(command.attempt_id, now)
         if self.phase is Phase.ENDED:
             return _NO_ACTIONS
         if operation is Operation.RESUME:
@@ -208,7 +214,7 @@ class Session:
             )
         return [Send(frame)]
 
-    def _refusal(self, code: str, message_id: str) -> list[Action]:
+    def _refusal(self, code: str, message_id: str) -> Actions:
         known = _ERROR_CODES.get(code, ErrorCode.INTERNAL)
         if known in _SESSION_OVER:
             return [*self._answer_error(known, message_id), *self.end(known)]
@@ -216,7 +222,7 @@ class Session:
 
     # --- capacity ------------------------------------------------------------------------------
 
-    def _declare(self, frame: frames.CapacityFrame) -> list[Action]:
+    def _declare(self, frame: frames.CapacityFrame) -> Actions:
         body = frame.body
         self.open_commands += 1
         self._capacity_asked.append((frame.message_id, body.drain))
@@ -226,7 +232,7 @@ class Session:
             Declare(SetCapacity(self.session_id, int(body.sequence), body.capacity, body.drain))
         ]
 
-    def capacity_answered(self, outcome: CapacityOutcome | Refused) -> list[Action]:
+    def capacity_answered(self, outcome: CapacityOutcome | Refused) -> Actions:
         """The store's word on the oldest capacity update still unanswered."""
         self.open_commands -= 1
         message_id, drain = self._capacity_asked.popleft()
@@ -248,65 +254,55 @@ class Session:
         """How many more attempts this connection will take now."""
         if self.phase is not Phase.READY or self.closed_to_work:
             return 0
-        return max(0, self.capacity - len(self._held))
+        return max(0, self.capacity - len(self._slots))
 
     @property
     def held(self) -> int:
         """Attempts whose slot is in use."""
-        return len(self._held)
+        return len(self._slots)
 
     def lapse(self, now: float) -> bool:
         """Free the slots whose lease must be over. True when there were any."""
-        lapsed = False
-        while self._held:
-            attempt_id, until = next(iter(self._held.items()))
-            if until > now:
-                break
-            del self._held[attempt_id]
-            lapsed = True
-        return lapsed
+        return self._slots.lapse(now)
 
     @property
     def closed_to_work(self) -> bool:
         """Whether nothing may be assigned any more."""
         return self.draining or self._drains_asked > 0 or self._node_draining
 
-    def _hold(self, attempt_id: str, now: float) -> None:
-        self._held.pop(attempt_id, None)
-        self._held[attempt_id] = now + self._hold_s
-
     # --- assignments ---------------------------------------------------------------------------
 
     def holds(self, attempt_id: str) -> bool:
         """Whether this attempt was handed to the socket, or is on its way there."""
-        return attempt_id in self._held
+        return attempt_id in self._slots
 
     def reserve(self, attempt_id: str, now: float) -> None:
         """Count a slot as used for an assignment that is still to be loaded."""
-        self._hold(attempt_id, now)
+        self._slots.take(attempt_id, now)
 
     def release(self, attempt_id: str) -> None:
         """Free the slot of an assignment that will not come."""
-        self._held.pop(attempt_id, None)
+        self._slots.free(attempt_id)
 
-    def assigned(self, assignment: Assignment, now: float) -> list[Action]:
+    def assigned(self, assignment: Assignment, now: float) -> Actions:
         """A claimed task for this worker, never handed to its socket before."""
         if self.phase is Phase.ENDED or self.closed_to_work:
             # Not written, so no right was handed out: the lease goes back or lapses (OP-25).
-            self._held.pop(assignment.attempt_id, None)
+            self._slots.free(assignment.attempt_id)
             return _NO_ACTIONS
-        self._hold(assignment.attempt_id, now)
         if self.phase is Phase.OPENING:
             # Claimed after the store opened the session, before this node heard of it.
+            self._slots.take(assignment.attempt_id, now)
             self._early.append(assignment)
             return _NO_ACTIONS
         epoch = str(assignment.epoch)
         secret = self._ring.derive(assignment.attempt_id, epoch)
+        self._slots.take(assignment.attempt_id, now, (epoch, secret))
         return [Send(answers.assign(self._next_id(), assignment, epoch, secret))]
 
     # --- beginning and end ---------------------------------------------------------------------
 
-    def opened(self, outcome: SessionOutcome, now: float) -> list[Action]:
+    def opened(self, outcome: SessionOutcome, now: float) -> Actions:
         """The store judged the hello: welcome and what was assigned meanwhile, or a refusal."""
         if outcome.code != "ok":
             return self.refused(_ERROR_CODES.get(outcome.code, ErrorCode.INTERNAL))
@@ -323,7 +319,7 @@ class Session:
             actions += self.assigned(assignment, now)
         return actions
 
-    def refused(self, code: ErrorCode) -> list[Action]:
+    def refused(self, code: ErrorCode) -> Actions:
         """The registration failed: say why and close (R-016)."""
         if self.phase is not Phase.OPENING:
             return _NO_ACTIONS
@@ -333,7 +329,7 @@ class Session:
         """This node is leaving: take nothing more, and say so in what is answered (OP-04)."""
         self._node_draining = True
 
-    def end(self, code: ErrorCode) -> list[Action]:
+    def end(self, code: ErrorCode) -> Actions:
         """End for a reason of the platform's: a fatal error, then the close (OP-07)."""
         if self.phase is Phase.ENDED:
             return _NO_ACTIONS
@@ -346,7 +342,7 @@ class Session:
         """The socket is gone."""
         self.phase = Phase.ENDED
 
-    def _end_unregistered(self, code: ErrorCode, reply_to: str | None) -> list[Action]:
+    def _end_unregistered(self, code: ErrorCode, reply_to: str | None) -> Actions:
         self.phase = Phase.ENDED
         frame = answers.error(self._next_id(), code, session_id=None, reply_to=reply_to)
         return [Send(frame), Close(_close_code(code), code.value)]
@@ -358,7 +354,7 @@ class Session:
             answers.error(self._next_id(), code, session_id=self.session_id, reply_to=reply_to)
         )
 
-    def _answer_error(self, code: ErrorCode, reply_to: str) -> list[Action]:
+    def _answer_error(self, code: ErrorCode, reply_to: str) -> Actions:
         if self.phase is Phase.ENDED:
             return _NO_ACTIONS
         return [self._error(code, reply_to)]

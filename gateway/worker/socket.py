@@ -15,9 +15,9 @@ from gateway import limits
 from gateway.commands import Commands
 from gateway.hints import Hints
 from gateway.lanes import Refused, Reply
-from gateway.worker.actions import Action, Ask, Close, Declare, Operation, Register, Send
+from gateway.worker.actions import Ask, Close, Declare, Operation, Register, Send
 from gateway.worker.registration import Registrar, Registration
-from gateway.worker.session import Phase, Session
+from gateway.worker.session import Actions, Phase, Session
 from orbit_sdk.protocol import frames
 from orbit_sdk.protocol import limits as wire
 from orbit_sdk.protocol.errors import ErrorCode
@@ -168,7 +168,7 @@ class WorkerSocket:
 
     # --- actions -------------------------------------------------------------------------------
 
-    def _act(self, actions: list[Action]) -> None:
+    def _act(self, actions: Actions) -> None:
         for action in actions:
             if isinstance(action, Send):
                 self._queue(action.frame)

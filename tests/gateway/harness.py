@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +70,15 @@ async def make_app(
     return App(namespace_id, found.id, queue, key_id, f"orbit_{key_id}_{text}")
 
 
+async def eventually(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait for something that shows itself in no event, polling."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.01)
+
+
 @dataclass
 class Gateway:
     """A gateway inside the test's event loop."""
@@ -85,9 +94,7 @@ class Gateway:
         await self.task
 
     async def ready(self) -> None:
-        async with asyncio.timeout(10):
-            while not self.node.readiness().ready:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.node.readiness().ready)
 
 
 @asynccontextmanager
@@ -260,11 +267,11 @@ def submission(queue: str = "mail", **changes: object) -> dict[str, object]:
 
 
 async def submit(
-    http: httpx.AsyncClient, key: str | None = None, **changes: object
+    http: httpx.AsyncClient, key: str | None = None, queue: str = "mail", **changes: object
 ) -> httpx.Response:
     return await http.post(
         "/v1/tasks",
-        json=submission(**changes),
+        json=submission(queue, **changes),
         headers={"Idempotency-Key": key or ids.next()},
     )
 

@@ -1,0 +1,265 @@
+"""Batch lanes on a scripted store: one call for many, halves, order, unknown commits, bounds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway import limits
+from gateway.lanes import Lane, Order, Refused
+from orbit_sdk.protocol.errors import ErrorCode
+
+Execute = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+
+
+class Away(Exception):
+    """The store cannot be reached."""
+
+
+class Replies:
+    """What was answered, in order."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str]] = []
+        self._grew = asyncio.Event()
+
+    def __call__(self, command: str, outcome: str | Refused) -> None:
+        text = f"refused:{outcome.code}" if isinstance(outcome, Refused) else outcome
+        self.got.append((command, text))
+        self._grew.set()
+
+    async def wait(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self.got) < count:
+                self._grew.clear()
+                await self._grew.wait()
+
+
+class Store:
+    """Answers "<command>!" for each command; calls wait for `gate` when it is closed."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.called = asyncio.Event()
+        self.fails: Callable[[Sequence[str]], Exception | None] = lambda _: None
+
+    async def __call__(self, items: Sequence[str]) -> Sequence[str]:
+        self.calls.append(list(items))
+        self.called.set()
+        await self.gate.wait()
+        error = self.fails(items)
+        if error is not None:
+            raise error
+        return [f"{item}!" for item in items]
+
+
+@asynccontextmanager
+async def running(*lanes: Lane[Any, Any]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(lane.run()) for lane in lanes]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def lane(store: Execute, **changes: Any) -> Lane[str, str]:
+    return Lane("test", store, is_passing=lambda error: isinstance(error, Away), **changes)
+
+
+async def test_a_lone_command_waits_for_nothing_and_a_burst_is_one_call() -> None:
+    store, replies = Store(), Replies()
+    one = lane(store, width=1)
+    async with running(one):
+        store.gate.clear()
+        one.offer("a", replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        for name in "bcde":
+            one.offer(name, replies)
+        store.gate.set()
+        await replies.wait(5)
+    assert store.calls == [["a"], ["b", "c", "d", "e"]]
+    assert replies.got == [(name, f"{name}!") for name in "abcde"]
+
+
+async def test_a_batch_has_at_most_500_commands() -> None:
+    store, replies = Store(), Replies()
+    one = lane(store, width=1)
+    for number in range(1201):
+        one.offer(str(number), replies)
+    async with running(one):
+        await replies.wait(1201)
+    assert [len(call) for call in store.calls] == [500, 500, 201]
+
+
+async def test_two_calls_of_one_kind_are_in_flight_at_once() -> None:
+    store, replies = Store(), Replies()
+    two = lane(store)
+    store.gate.clear()
+    async with running(two):
+        two.offer("a", replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        store.called.clear()
+        two.offer("b", replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        store.gate.set()
+        await replies.wait(2)
+    assert store.calls == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("guilty", [0, 3, 99])
+async def test_only_the_guilty_command_of_a_refused_batch_gets_internal(guilty: int) -> None:
+    store, replies = Store(), Replies()
+    bad = str(guilty)
+    store.fails = lambda items: ValueError("22021") if bad in items else None
+    one = lane(store, width=1)
+    for number in range(100):
+        one.offer(str(number), replies)
+    async with running(one):
+        await replies.wait(100)
+    answers = dict(replies.got)
+    assert len(replies.got) == len(answers) == 100
+    assert answers.pop(bad) == "refused:internal"
+    assert all(answers[name] == f"{name}!" for name in answers)
+
+
+async def test_an_answer_of_the_wrong_length_is_no_answer() -> None:
+    replies = Replies()
+
+    async def short(items: Sequence[str]) -> Sequence[str]:
+        return [f"{item}!" for item in items][: 1 if len(items) > 1 else 0]
+
+    one = lane(short)
+    one.offer("a", replies)
+    one.offer("b", replies)
+    async with running(one):
+        await replies.wait(2)
+    assert sorted(replies.got) == [("a", "refused:internal"), ("b", "refused:internal")]
+
+
+async def test_the_same_batch_is_sent_again_after_a_lost_connection() -> None:
+    """INV-7: an unknown commit is settled by sending the same commands again."""
+    store, replies = Store(), Replies()
+    failures = [Away(), Away(), None]
+    store.fails = lambda _: failures.pop(0)
+    one = lane(store, width=1)
+    one.offer("a", replies)
+    one.offer("b", replies)
+    async with running(one):
+        await replies.wait(2)
+    assert store.calls == [["a", "b"]] * 3
+    assert replies.got == [("a", "a!"), ("b", "b!")]
+
+
+async def test_commands_wait_for_an_absent_store_only_so_long() -> None:
+    store, replies = Store(), Replies()
+    store.fails = lambda _: Away()
+    one = lane(store, patience_s=0.2, width=1)
+    async with running(one):
+        one.offer("a", replies)
+        one.offer("b", replies)
+        await replies.wait(2)
+        assert replies.got == [("a", "refused:unavailable"), ("b", "refused:unavailable")]
+        store.fails = lambda _: None
+        one.offer("c", replies)
+        await replies.wait(3)
+    assert replies.got[-1] == ("c", "c!")
+
+
+async def test_commands_of_one_key_never_overlap_across_lanes() -> None:
+    order, replies = Order(), Replies()
+    starts, finishes = Store(), Store()
+    starts.gate.clear()
+    start = lane(starts, order=order, key=lambda item: item[0])
+    finish = lane(finishes, order=order, key=lambda item: item[0])
+    async with running(start, finish):
+        start.offer("a-start", replies)
+        finish.offer("a-finish", replies)
+        finish.offer("b-finish", replies)
+        await replies.wait(1)
+        assert replies.got == [("b-finish", "b-finish!")]
+        starts.gate.set()
+        await replies.wait(3)
+    assert replies.got[1:] == [("a-start", "a-start!"), ("a-finish", "a-finish!")]
+    assert len(order) == 0
+
+
+async def test_again_goes_into_a_later_batch() -> None:
+    replies, asked = Replies(), []
+
+    async def store(items: Sequence[str]) -> Sequence[str]:
+        asked.append(list(items))
+        return ["again" if len(asked) == 1 and item == "b" else item for item in items]
+
+    one = lane(store, again=lambda outcome: outcome == "again", width=1)
+    for name in "abc":
+        one.offer(name, replies)
+    async with running(one):
+        await replies.wait(3)
+    assert asked == [["a", "b", "c"], ["b"]]
+    assert sorted(replies.got) == [("a", "a"), ("b", "b"), ("c", "c")]
+
+
+async def test_a_full_lane_refuses_and_takes_again_when_it_has_room() -> None:
+    """INV-37: at the bound a command is refused at once, and no reply ever comes for it."""
+    store, replies = Store(), Replies()
+    small = lane(store, queue_max=2)
+    store.gate.clear()
+    async with running(small):
+        assert [small.offer(name, replies) for name in "abc"] == [True, True, False]
+        store.gate.set()
+        await replies.wait(2)
+        assert small.offer("d", replies)
+        await replies.wait(3)
+    assert [command for command, _ in replies.got] == ["a", "b", "d"]
+
+
+async def test_a_reply_that_raises_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """INV-39: one session's fault is not the lane's."""
+    store, replies = Store(), Replies()
+
+    def broken(_command: str, _outcome: str | Refused) -> None:
+        raise RuntimeError("no such session")
+
+    order = Order()
+    one = lane(store, order=order, key=lambda item: item)
+    async with running(one):
+        one.offer("a", broken)
+        one.offer("b", replies)
+        await replies.wait(1)
+    assert len(order) == 0
+    assert one.open == 0
+    assert "reply_failed" in capsys.readouterr().out
+
+
+async def test_a_lane_knows_how_long_the_store_has_kept_it_waiting() -> None:
+    store, replies = Store(), Replies()
+    one = lane(store)
+    assert one.stuck_s() == 0.0
+    store.gate.clear()
+    async with running(one):
+        one.offer("a", replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        first = one.stuck_s()
+        await asyncio.sleep(0)
+        assert one.stuck_s() > first >= 0.0
+        store.gate.set()
+        await replies.wait(1)
+    assert one.stuck_s() == 0.0
+
+
+def test_the_codes_a_lane_may_answer_by_itself_are_retryable_or_final_as_they_say() -> None:
+    from orbit_sdk.protocol.errors import ERRORS
+
+    assert ERRORS[ErrorCode.UNAVAILABLE].retryable
+    assert ERRORS[ErrorCode.RATE_LIMITED].retryable
+    assert limits.BATCH_COMMANDS_MAX == 500

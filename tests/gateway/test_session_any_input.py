@@ -1,0 +1,197 @@
+"""The session core under any sequence of inputs: it never raises, and what it says is the contract.
+
+Hypothesis drives one session with valid, broken and hostile frames, assignments, outcomes in any
+order of arrival, and ends. After each step the frames sent must be valid server frames (R-013) and
+the figures within their bounds (INV-12, INV-32).
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gateway.lanes import INTERNAL, UNAVAILABLE
+from gateway.worker.actions import Action, Ask, Close, Declare, Register
+from gateway.worker.session import Phase
+from orbit_sdk.protocol.errors import ErrorCode
+from tests.gateway.cores import (
+    SESSION,
+    an_id,
+    assignment,
+    capacity,
+    declared,
+    done,
+    finish,
+    frame,
+    hello,
+    new_session,
+    opened,
+    ref,
+    sent,
+)
+
+ATTEMPTS = st.integers(900, 904)
+MESSAGES = st.integers(500, 510)
+CODES = st.sampled_from([*[code.value for code in ErrorCode], "no-such-code"])
+STATES = ["LEASED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "UNKNOWN"]
+OUTCOMES = st.one_of(
+    st.builds(
+        lambda state, active, settled: done(
+            state, active=active and state in STATES[:2], settled=settled
+        ),
+        st.sampled_from(STATES),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.builds(lambda code: done(code=code), CODES),
+    st.sampled_from([UNAVAILABLE, INTERNAL]),
+)
+SESSIONS = st.sampled_from([SESSION, an_id(9)])
+
+
+@st.composite
+def valid_frames(draw: st.DrawFn) -> str:
+    kind = draw(
+        st.sampled_from(
+            ["worker.hello", "worker.capacity", "worker.resume", "task.start", "task.finish"]
+        )
+    )
+    message, session_id = draw(MESSAGES), draw(SESSIONS)
+    if kind == "worker.hello":
+        return hello(message, draw(st.integers(1, 256)))
+    if kind == "worker.capacity":
+        slots = draw(st.integers(0, 256))
+        body: object = capacity(draw(st.integers(1, 2**64 - 1)), slots, draw(st.booleans()))
+    elif kind == "task.finish":
+        body = finish(draw(ATTEMPTS))
+    else:
+        body = ref(draw(ATTEMPTS), draw(st.integers(1, 2)))
+        if draw(st.booleans()):
+            body = body | {"lease_secret": "A" * 43}
+    return frame(kind, body, message, session_id)
+
+
+@st.composite
+def broken_frames(draw: st.DrawFn) -> str:
+    text = draw(valid_frames())
+    place = draw(st.integers(0, len(text)))
+    end = draw(st.integers(place, min(len(text), place + 12)))
+    return text[:place] + draw(st.text(max_size=6)) + text[end:]
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+FRAMES = st.one_of(
+    valid_frames(),
+    broken_frames(),
+    json_values.map(json.dumps),
+    st.text(max_size=40),
+    st.integers(1, 5000).map(lambda depth: "[" * depth),
+)
+
+
+class AnyInput(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = new_session()
+        self.now = 0.0
+        self.asked: list[Ask] = []
+        self.declared = 0
+        self.registering = False
+        self.closed = False
+        self.given: set[str] = set()
+
+    def carry_out(self, actions: Iterable[Action]) -> None:
+        actions = list(actions)
+        for item in sent(actions):
+            assert not self.closed
+            if item["type"] == "task.assign":
+                attempt_id = item["body"]["attempt_id"]
+                assert attempt_id not in self.given
+                self.given.add(attempt_id)
+        for action in actions:
+            assert not self.closed
+            if isinstance(action, Ask):
+                self.asked.append(action)
+            elif isinstance(action, Declare):
+                self.declared += 1
+            elif isinstance(action, Register):
+                self.registering = True
+            elif isinstance(action, Close):
+                self.closed = True
+                assert action is actions[-1]
+
+    @initialize(slots=st.integers(0, 8))
+    def begins(self, slots: int) -> None:
+        """Mostly inside a session, where there is more to go wrong; sometimes before hello."""
+        if slots:
+            self.carry_out(self.session.on_text(hello(capacity=slots), self.now))
+            self.hello_is_judged("ok", False)
+
+    @rule(text=FRAMES)
+    def frame_arrives(self, text: str) -> None:
+        self.carry_out(self.session.on_text(text, self.now))
+
+    @rule()
+    def binary_arrives(self) -> None:
+        self.carry_out(self.session.on_binary())
+
+    @precondition(lambda self: self.registering)
+    @rule(code=st.one_of(st.just("ok"), CODES), draining=st.booleans())
+    def a_hello_is_judged(self, code: str, draining: bool) -> None:
+        self.hello_is_judged(code, draining)
+
+    def hello_is_judged(self, code: str, draining: bool) -> None:
+        self.registering = False
+        self.carry_out(self.session.opened(opened(code, draining), self.now))
+
+    @precondition(lambda self: self.asked)
+    @rule(outcome=OUTCOMES, data=st.data())
+    def command_is_answered(self, outcome: Any, data: st.DataObject) -> None:
+        ask = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        self.carry_out(self.session.attempt_answered(ask.operation, ask.command, outcome, self.now))
+
+    @precondition(lambda self: self.declared)
+    @rule(slots=st.integers(0, 256), code=st.one_of(st.just("ok"), CODES), drain=st.booleans())
+    def capacity_is_answered(self, slots: int, code: str, drain: bool) -> None:
+        self.declared -= 1
+        self.carry_out(self.session.capacity_answered(declared(slots, drain, code)))
+
+    @rule(attempt=st.integers(900, 960))
+    def assignment_arrives(self, attempt: int) -> None:
+        # The outlet's rule: an attempt the session holds is not handed over again.
+        if not self.session.holds(an_id(attempt)) and an_id(attempt) not in self.given:
+            self.carry_out(self.session.assigned(assignment(attempt), self.now))
+
+    @rule(seconds=st.floats(0, 100))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.session.lapse(self.now)
+
+    @rule()
+    def node_drains(self) -> None:
+        self.session.drain_node()
+
+    @rule(code=st.sampled_from([ErrorCode.SESSION_SUPERSEDED, ErrorCode.DRAINING]))
+    def platform_ends_it(self, code: ErrorCode) -> None:
+        self.carry_out(self.session.end(code))
+
+    @invariant()
+    def figures_are_within_their_bounds(self) -> None:
+        session = self.session
+        assert 0 <= session.free <= session.capacity <= 256
+        assert session.open_commands == len(self.asked) + self.declared
+        if session.phase is not Phase.READY:
+            assert session.free == 0
+        if self.closed:
+            assert session.phase is Phase.ENDED
+
+
+AnyInput.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyInput = AnyInput.TestCase
