@@ -30,9 +30,10 @@ class Step(StrEnum):
 class Held:
     """State of one attempt. Instants are monotonic seconds; `inf` means never.
 
-    `start_id` and `finish_id` are drawn once and name their operation over every repeat and every
-    reconnect (R-117). `waiting_for` is the message whose answer the attempt cannot go on without.
-    `lost`: the lease is over by our count, so the server may give its slot away; it stays lost.
+    `finish_id` is drawn once and names the report over every repeat, refusal and reconnect, and so
+    does `start_id` until the start is refused (R-117). `waiting_for` is the message whose answer
+    the attempt cannot go on without. `lost`: the lease is over by our count, so the server may give
+    its slot away; it stays lost.
     """
 
     ref: AttemptRef

@@ -171,6 +171,10 @@ class Desk:
             self._renew_refused(held, code, now)
             return
         held.waiting_for = None
+        if pending.operation is Operation.START:
+            # What was refused is over. Under its old id a late answer to an earlier repeat could be
+            # taken for the answer to the next try, and the lease be counted from too late.
+            held.start_id = self._new_id()
         if code == ErrorCode.RESUME_REQUIRED:
             held.owned = False
             self._later(held, now)
@@ -202,13 +206,10 @@ class Desk:
                 self._advance(held, now)
         self._due = min((held.due() for held in self), default=inf)
 
-    def repeat(self, message_id: str, pending: Pending, now: float) -> None:
-        """An answer is overdue: the same message again."""
+    def awaits(self, message_id: str, pending: Pending) -> bool:
+        """Whether the answer to this message still matters to its attempt."""
         held = self._held.get(pending.attempt_id or "")
-        if held is None or message_id not in (held.waiting_for, held.renew_id):
-            self._mail.forget(message_id)
-        else:
-            self._mail.post(pending.operation, message_id, held, now)
+        return held is not None and message_id in (held.waiting_for, held.renew_id)
 
     # Decisions
 
@@ -300,24 +301,20 @@ class Desk:
         held.renew_at = inf
         if held.step is not Step.RUNNING or held.lost or held.cancelled or not held.owned:
             return
-        held.renew_id = held.renew_id or self._new_id()
+        held.renew_id = self._new_id()
         self._mail.post(Operation.RENEW, held.renew_id, held, now)
 
     def _renew_refused(self, held: Held, code: str, now: float) -> None:
         if held.step is not Step.RUNNING:
             return
+        held.renew_id = None  # As for a start: the next try is an operation of its own.
         if code == ErrorCode.ATTEMPT_NOT_FOUND:
-            held.renew_id = None
             self._lose(held, code)
         elif code == ErrorCode.RESUME_REQUIRED:
-            held.renew_id = None
             held.owned = False
             self._later(held, now)
         else:
-            # Passing trouble keeps the id; an answer that makes no sense needs a new one. Either
-            # way the boundary stands: a failed renewal gives no right (R-151).
-            if code not in _RETRYABLE:
-                held.renew_id = None
+            # The boundary stands: a failed renewal gives no right (R-151).
             held.tries += 1
             held.renew_at = now + OPERATION_BACKOFF.delay_s(held.tries, self._share())
             self._wake(held.renew_at)

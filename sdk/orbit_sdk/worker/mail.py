@@ -47,6 +47,7 @@ class Pending:
 
     operation: Operation
     attempt_id: str | None
+    frame: bytes
     sent_at: float
     repeat_at: float
 
@@ -81,24 +82,26 @@ class Mail:
 
     def hello(self, message_id: str, body: HelloBody, now: float) -> None:
         """Ask for a session. It is not repeated: one hello a connection."""
-        self._await(message_id, Pending(Operation.HELLO, None, now, now + WELCOME_TIMEOUT_S))
-        self._write(HelloFrame(PROTOCOL_VERSION, message_id, body))
+        frame = HelloFrame(PROTOCOL_VERSION, message_id, body)
+        self._post(Operation.HELLO, None, frame, now, WELCOME_TIMEOUT_S)
 
     def capacity(self, message_id: str, capacity: int, *, drain: bool, now: float) -> None:
         """Declare a level; its sequence is higher than any before in this session (OP-29)."""
         self._sequence += 1
         body = CapacityBody(str(self._sequence), capacity, drain)
-        self._await(message_id, Pending(Operation.CAPACITY, None, now, now + self._repeat_s))
-        self._write(CapacityFrame(PROTOCOL_VERSION, message_id, self._session_id, body))
+        frame = CapacityFrame(PROTOCOL_VERSION, message_id, self._session_id, body)
+        self._post(Operation.CAPACITY, None, frame, now, self._repeat_s)
 
     def post(self, operation: Operation, message_id: str, held: Held, now: float) -> None:
-        """Send an operation of an attempt, for the first time or again."""
-        pending = self._pending.get(message_id)
-        if pending is None:
-            pending = Pending(operation, held.ref.attempt_id, now, inf)
+        """Send an operation of an attempt."""
+        frame = _attempt_frame(operation, message_id, self._session_id, held)
+        self._post(operation, held.ref.attempt_id, frame, now, self._repeat_s)
+
+    def repeat(self, pending: Pending, now: float) -> None:
+        """Send the very same message again; it counts as sent when it was sent first."""
         pending.repeat_at = now + self._repeat_s
-        self._await(message_id, pending)
-        self._write(_attempt_frame(operation, message_id, self._session_id, held))
+        self._due = min(self._due, pending.repeat_at)
+        self._out.append(Send(pending.frame))
 
     def answered(self, reply_to: str) -> Pending | None:
         """The message that this answers, once; None for a late, repeated or foreign answer."""
@@ -109,23 +112,33 @@ class Mail:
         self._pending.pop(message_id, None)
 
     def overdue(self, now: float) -> list[tuple[str, Pending]]:
-        """Messages whose answer has been missing for too long."""
+        """Messages whose answer has been missing for too long; each is to be repeated or forgotten
+        by the caller, for it is named here once."""
         if now < self._due:
             return []
         found = [(mid, p) for mid, p in self._pending.items() if p.repeat_at <= now]
-        self._due = min((p.repeat_at for p in self._pending.values()), default=inf)
+        later = (p.repeat_at for p in self._pending.values() if p.repeat_at > now)
+        self._due = min(later, default=inf)
         return found
 
     def next_due(self) -> float:
         """No message is overdue before this instant; there may be none at it either."""
         return self._due
 
-    def _await(self, message_id: str, pending: Pending) -> None:
-        self._pending[message_id] = pending
-        self._due = min(self._due, pending.repeat_at)
-
-    def _write(self, frame: ClientFrame) -> None:
-        self._out.append(Send(encode_frame(frame)))
+    def _post(
+        self,
+        operation: Operation,
+        attempt_id: str | None,
+        frame: ClientFrame,
+        now: float,
+        patience_s: float,
+    ) -> None:
+        data = encode_frame(frame)
+        self._pending[frame.message_id] = Pending(
+            operation, attempt_id, data, now, now + patience_s
+        )
+        self._due = min(self._due, now + patience_s)
+        self._out.append(Send(data))
 
 
 def _attempt_frame(

@@ -85,6 +85,7 @@ class SessionCore:
         self._phase = Phase.CONNECTING
         self._draining = False
         self._declared: tuple[int, bool] | None = None
+        self._capacity_id = ""
         self._leave_at = inf
         self._declare_again_at = inf
 
@@ -279,11 +280,10 @@ class SessionCore:
     def _overdue(self, message_id: str, pending: Pending, now: float) -> None:
         if pending.operation is Operation.HELLO:
             self._leave("welcome_timeout", "no answer to the hello")
-        elif pending.operation is Operation.CAPACITY:
-            self._mail.forget(message_id)
-            self._declared = None
+        elif message_id == self._capacity_id or self._desk.awaits(message_id, pending):
+            self._mail.repeat(pending, now)
         else:
-            self._desk.repeat(message_id, pending, now)
+            self._mail.forget(message_id)
 
     def _leave(self, code: str, message: str, *, final: bool = False) -> None:
         self._phase = Phase.LEAVING
@@ -294,7 +294,8 @@ class SessionCore:
         wanted = (self._level(), self._draining)
         if self._phase is Phase.READY and wanted != self._declared:
             self._declared = wanted
-            self._mail.capacity(self._new_id(), wanted[0], drain=wanted[1], now=now)
+            self._capacity_id = self._new_id()
+            self._mail.capacity(self._capacity_id, wanted[0], drain=wanted[1], now=now)
 
     def _taken(self, now: float | None = None) -> list[Effect]:
         """The effects so far. Whatever has happened, the server is told of a changed level."""
