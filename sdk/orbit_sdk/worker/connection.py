@@ -108,6 +108,10 @@ class Connection:
         """End now, whatever is held."""
         self._call(lambda: self._closing.set())
 
+    def join(self) -> None:
+        """Wait for the thread, which has nothing left to do once `ended` was called."""
+        self._thread.join()
+
     def _call(self, act: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(act)

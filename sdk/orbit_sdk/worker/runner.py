@@ -124,6 +124,8 @@ class Runner:
 
     def _report_of(self, job: Job, task: "asyncio.Task[Report | None]") -> Report | None:
         if task.cancelled():
+            if job.reason is None and not task.cancelling():
+                return failed(HANDLER_ERROR, "the handler raised CancelledError by itself")
             return self._stopped(job)
         error = task.exception()
         return task.result() if error is None else failed(HANDLER_ERROR, error)

@@ -198,6 +198,7 @@ class _Service:
             if not self._ended.done():
                 self._connection.close()
                 await self._ended
+            self._connection.join()
             idle = self._runner.close()
         failure = self._ended.result()
         if failure is not None:
