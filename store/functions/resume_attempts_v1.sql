@@ -40,6 +40,11 @@ BEGIN
           AND l.attempt_id = ANY (p_attempt)
     )
     SELECT j.verdict, NULL::text, NULL::text, NULL::bigint, NULL::timestamptz, NULL::text,
-           false, j.active, j.state, j.lease_until, v_now, j.settled
-    FROM judged j ORDER BY j.ord;
+           false, coalesce(o.active, false), o.state, o.lease_until, v_now,
+           coalesce(o.settled, false)
+    FROM judged j
+    -- A refusal tells nothing about an attempt that its caller may not know (INV-21).
+    LEFT JOIN LATERAL (SELECT j.active, j.state, j.lease_until, j.settled
+                       WHERE j.verdict = 'ok') o ON true
+    ORDER BY j.ord;
 END $$;
