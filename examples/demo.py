@@ -62,7 +62,7 @@ def main() -> int:
         errors.print("Stopped; nothing is left running.", highlight=False)
         return 130
     except (ProcessFailed, ValueError, OSError) as error:
-        errors.print(f"demo: {error}", highlight=False, markup=False)
+        errors.print(f"demo: {error}", highlight=False, markup=False, soft_wrap=True)
         return 1
     if options.json:
         print(json.dumps(summary.as_json(), indent=2))

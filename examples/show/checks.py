@@ -18,12 +18,11 @@ from store.invariants import INVARIANTS, violations
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise, how many things break it (of which kind), and what was looked at."""
+    """What was found to hold, and how many things of some kind break it."""
 
     kind: str
-    promise: str
     wrong: int
-    found: str
+    statement: str
 
     @property
     def passed(self) -> bool:
@@ -45,57 +44,29 @@ class Fact:
 
 async def check_database(database: Database, told: Told) -> list[Check]:
     """What the tables say."""
-    acknowledged = list(told.acknowledged.values())
-    known = await database.submissions()
-    apart = len(set(acknowledged))
+    tasks = list(told.acknowledged.values())
+    apart = len(set(tasks))
+    keys = await database.submissions()
+    repeats = len(tasks) - apart + abs(keys - apart)
     breaches = await violations(database.connection)
     states = await database.attempts_by_state()
-    attempts = f"{sum(states.values())} attempts"
+    attempts = sum(states.values())
     ended = ", ".join(f"{count} {state.lower()}" for state, count in sorted(states.items()))
+    rules = "; ".join(breaches[:3]) or f"{len(INVARIANTS)} invariants of the store hold"
+    successes = await database.without_one_success()
     return [
-        Check(
-            "lost",
-            "every acknowledged task is settled",
-            await database.unsettled(acknowledged),
-            f"{len(acknowledged)} tasks",
-        ),
-        Check("refused", "every submission was accepted", len(told.refused), f"{known} keys"),
-        Check(
-            "submitted_twice",
-            "one submission key is one task",
-            abs(known - apart) + len(acknowledged) - apart,
-            f"{known} keys, {apart} tasks",
-        ),
+        Check("lost", await database.unsettled(tasks), f"{len(tasks)} acknowledged are settled"),
+        Check("refused", len(told.refused), f"{keys} submissions were accepted"),
+        Check("submitted_twice", repeats, f"{keys} submission keys are {apart} tasks"),
         Check(
             "double_starts",
-            "no task was authorised twice at the same time",
             await database.overlaps(),
-            attempts,
+            f"{attempts} attempts, a task's never authorised at one time",
         ),
-        Check(
-            "successes",
-            "a succeeded task has exactly one attempt that succeeded",
-            await database.without_one_success(),
-            ended,
-        ),
-        Check(
-            "attempt_counts",
-            "each task counts exactly its started attempts",
-            await database.miscounted(),
-            attempts,
-        ),
-        Check(
-            "left_over",
-            "nothing waits or runs any more",
-            await database.left_over(),
-            "the tables ready and lease",
-        ),
-        Check(
-            "invariants",
-            "the invariants of the store hold",
-            len(breaches),
-            "; ".join(breaches[:3]) or f"{len(INVARIANTS)} statements over all tables",
-        ),
+        Check("double_successes", successes, f"{apart} tasks have one attempt that succeeded"),
+        Check("miscounted", await database.miscounted(), f"attempts add up: {ended}"),
+        Check("left_over", await database.left_over(), "no task waits or runs any more"),
+        Check("breaches", len(breaches), rules),
     ]
 
 
@@ -113,15 +84,13 @@ def check_notes(runs: Mapping[str, list[Run]], successes: Mapping[str, str]) -> 
     return [
         Check(
             "double_starts",
-            "no handler worked on one task twice at the same time",
             overlaps,
-            f"{calls.total()} calls, as {processes} worker processes noted them",
+            f"{calls.total()} calls noted by {processes} workers, a task's never at one time",
         ),
         Check(
-            "calls",
-            "each successful attempt is one call of a handler",
+            "stray_calls",
             repeated + unseen,
-            f"{len(successes)} successful attempts",
+            f"{len(successes)} successes are one call of a handler each",
         ),
     ]
 
@@ -130,13 +99,9 @@ def check_kill(told: Told, carried: int) -> Check:
     """Whether the workers of the killed gateway went on at the other one."""
     kill = told.kill
     if kill is None:
-        return Check("kill", "a gateway is killed", 1, "none was")
-    return Check(
-        "kill",
-        f"the workers of {kill.gateway} resume elsewhere",
-        kill.sessions - len(kill.returns),
-        f"{len(kill.returns)} did, and took {carried} attempts along",
-    )
+        return Check("stranded", 1, "no gateway was killed")
+    back = f"{len(kill.returns)} worker(s) of {kill.gateway} resumed, with {carried} attempts"
+    return Check("stranded", kill.sessions - len(kill.returns), back)
 
 
 def check_results(lives: Mapping[str, Life], told: Told, work: Work, truth: Truth) -> Check:
@@ -150,8 +115,8 @@ def check_results(lives: Mapping[str, Life], told: Told, work: Work, truth: Trut
             right += 1
         else:
             wrong += 1
-    found = f"{right} agree" + (f", {changed} about files changed meanwhile" if changed else "")
-    return Check("results", "every result equals a direct computation", wrong, found)
+    also = f" ({changed} files changed meanwhile)" if changed else ""
+    return Check("wrong_results", wrong, f"{right} equal a direct computation{also}")
 
 
 def facts(

@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -77,13 +78,14 @@ class LiveScreen:
         ):
             bar = ProgressBar(progress.total, done, BAR_WIDTH, complete_style=style)
             bars.add_row(name, bar, f"{done} of {progress.total}")
-        self._live.update(Group(Text(), bars, Text(progress.facts(), style="dim")), refresh=True)
+        self._live.update(Group(Text(), bars, Text(progress.facts(), style="dim")))
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         began = time.monotonic()
-        with self._console.status(escape(what)):
-            yield
+        self._live.update(Spinner("dots", escape(what)))
+        yield
+        self._live.update(Text())
         self.say(f"[green]✔[/] {escape(what)} [dim]{time.monotonic() - began:.1f} s[/]")
 
 
@@ -122,5 +124,5 @@ def open_screen(*, plain: bool, to_stderr: bool) -> Iterator[tuple[Screen, Conso
         console = Console(file=console.file, color_system=None, width=100, force_terminal=False)
         yield PlainScreen(console), console
         return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, refresh_per_second=10, transient=True) as live:
         yield LiveScreen(console, live), console

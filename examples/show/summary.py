@@ -15,12 +15,12 @@ from examples.show.story import Told
 
 NEXT = (
     ("make demo FOLDER=/usr/share/doc", "the same on files of your own"),
-    ("make test", "all tests, with real stores and processes"),
-    ("make bench", "measure lives a second and latency on this machine"),
-    (".venv/bin/orbit dev", "a cluster to play with; it prints what to export"),
-    (".venv/bin/python examples/hello.py", "a worker and a client in one short file"),
-    (".venv/bin/python examples/batch.py", "many tasks in one call, and the same call again"),
-    (".venv/bin/python examples/retries.py", "what becomes of tasks that fail"),
+    ("make test", "all tests, on real stores and processes"),
+    ("make bench", "lives a second and latency, measured here"),
+    (".venv/bin/orbit dev", "a cluster to play with: export what it prints,"),
+    (".venv/bin/python examples/hello.py", "  then run a worker and a client in one file,"),
+    (".venv/bin/python examples/batch.py", "  many tasks in one call, twice,"),
+    (".venv/bin/python examples/retries.py", "  or tasks that fail"),
 )
 # These have a lag of their own on purpose: a pause before the retry, and slow work.
 NOT_PROMPT = frozenset({"file.lines", "folder.survey"})
@@ -37,7 +37,7 @@ class Percentiles:
 
     def __str__(self) -> str:
         return (
-            f"p50 {self.p50:.1f} ms   p95 {self.p95:.1f} ms   p99 {self.p99:.1f} ms   "
+            f"p50 {self.p50:.1f}  p95 {self.p95:.1f}  p99 {self.p99:.1f}  "
             f"longest {self.longest:.1f} ms"
         )
 
@@ -98,12 +98,12 @@ class Summary:
         figures = self.figures
         rows = Table.grid(padding=(0, 3))
         rows.add_row("tasks settled", f"{figures.tasks} in {figures.elapsed_s:.1f} s")
-        rows.add_row("throughput", f"{figures.burst_tasks_per_s:,.0f} tasks/s (act 2, all at once)")
-        rows.add_row("submit to start", f"{figures.submit_to_start} (act 1)")
-        rows.add_row("submit to finish", f"{figures.submit_to_finish} (act 1)")
+        rows.add_row("throughput", f"{figures.burst_tasks_per_s:,.0f} tasks/s in act 2")
+        rows.add_row("submit to start", f"{figures.submit_to_start} in act 1")
+        rows.add_row("submit to finish", f"{figures.submit_to_finish} in act 1")
         rows.add_row(
-            "longest wait for a start",
-            f"{figures.longest_wait_in_act_3_ms / 1000:.2f} s (act 3, with the killed gateway)",
+            "longest wait to start",
+            f"{figures.longest_wait_in_act_3_ms / 1000:.2f} s in act 3, with the killed gateway",
         )
         rows.add_row("retries", str(figures.retries))
         rows.add_row("lease renewals", str(figures.renewals))
@@ -111,7 +111,8 @@ class Summary:
         found = Table.grid(padding=(0, 2))
         for check in self.checks:
             mark = "[green]ok[/]" if check.passed else "[bold red]FAILED[/]"
-            found.add_row(mark, str(check.wrong), check.kind, check.promise, escape(check.found))
+            kind = f"{check.wrong} {check.kind.replace('_', ' ')}"
+            found.add_row(mark, kind, escape(check.statement))
         _section(console, "What was checked", found)
         some = Table.grid(padding=(0, 2))
         for fact in self.facts:
