@@ -94,7 +94,7 @@ class _Run:
         metrics.lag_seconds.labels(loop.name).set_function(loop.lag_s)
 
     async def run(self) -> None:
-        while True:
+        while not self.ending:  # a library may swallow our cancel
             try:
                 await self._rest()
                 async with asyncio.timeout(self.loop.deadline_s):

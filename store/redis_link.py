@@ -16,7 +16,6 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 CONNECT_S = 1.0
-COMMAND_S = 2.0  # one send or one reply of a short command
 CALL_S = 3.0  # a whole call: waiting for a connection, connecting, the second try
 CONNECTIONS_MAX = 4  # calls are short and pipelined; more callers wait their turn
 TRIES = 2  # the second for a pooled connection that the server closed meanwhile
@@ -41,7 +40,9 @@ class RedisLink:
         # shape of reply, and a retry inside the library would repeat a blocking read ten times.
         self._recipe.connection_kwargs.update(
             socket_connect_timeout=CONNECT_S,
-            socket_timeout=COMMAND_S,
+            # Deadlines are ours, around each whole call: the library's own would send through
+            # asyncio.wait_for, which swallows a cancel that comes at the wrong moment.
+            socket_timeout=None,
             socket_keepalive=True,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
@@ -107,9 +108,9 @@ class OwnConnection:
 
         An error reply is returned in its place as a ResponseError, for the caller to judge.
         """
-        self._connection.socket_timeout = deadline_s
         try:
-            return await _exchange(self._connection, commands)
+            async with asyncio.timeout(deadline_s):
+                return await _exchange(self._connection, commands)
         except (RedisError, OSError) as error:
             raise BusUnavailable(_line(error)) from error
 

@@ -1,6 +1,7 @@
 """Supervised loops: whatever a tick does, it runs again; only the end of the run ends it."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -164,3 +165,13 @@ async def test_cancelling_the_run_ends_every_loop() -> None:
 
 def test_the_registry_shows_the_process() -> None:
     assert b"process_resident_memory_bytes" in metrics_text(new_registry())
+
+
+async def test_a_tick_that_swallows_the_cancel_is_the_last_one() -> None:
+    async def each(_: int) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3_600)
+
+    tick, reached = counting(1, each)
+    async with running(Loop("work", tick, 0)):
+        await within(reached)
