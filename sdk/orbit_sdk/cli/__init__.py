@@ -1,0 +1,1 @@
+"""The command line `orbit`: workers, tasks and queues here, the server's commands by plugin."""
