@@ -110,6 +110,9 @@ BACKLOG: Final = 2048
 SOCKET_SEND_BYTES: Final = 256 * 1024
 """Kernel send buffer of one connection: what a frozen peer can pin."""
 
+JOINED_BYTES_MAX: Final = 64 * 1024
+"""Frames of one turn of the loop join up to here, then the transport's flow control sees them."""
+
 TCP_USER_TIMEOUT_MS: Final = 20_000
 """The kernel drops a connection whose data stays unacknowledged for so long."""
 

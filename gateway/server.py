@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway import limits
+from gateway.joined_writes import JoinedWritesProtocol
 from gateway.node import Node
 from orbit_sdk.protocol import limits as wire
 
@@ -30,7 +31,7 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http="httptools",
-                ws="websockets-sansio",
+                ws=JoinedWritesProtocol,
                 loop="uvloop",
                 lifespan="off",
                 log_config=None,

@@ -1,0 +1,54 @@
+"""WebSocket connections whose frames of one turn of the event loop leave in one write.
+
+Under the socket shell, in place of uvicorn's own protocol class. A batch of the store answers many
+commands of one socket at once, and uvicorn writes each frame by itself: a system call a frame, the
+largest single cost of a busy gateway. Here frames gather until the loop's next turn, or until there
+are enough of them for the transport's flow control to judge.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from gateway import limits
+
+
+class _JoiningTransport:
+    """A transport whose `write` joins what is written in one turn; the rest is the transport's."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+        self._bytes += len(data)
+        if self._bytes >= limits.JOINED_BYTES_MAX:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts and not self._transport.is_closing():
+            self._transport.write(b"".join(self._parts))
+        self._parts.clear()
+        self._bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class JoinedWritesProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol over a joining transport."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection over from the HTTP protocol."""
+        joining = _JoiningTransport(cast(asyncio.Transport, transport), self.loop)
+        super().connection_made(cast(asyncio.Transport, joining))
