@@ -145,7 +145,7 @@ names = {
 
 
 def _distinct(nodes: list[Members]) -> Items:
-    return Items(tuple({written(node): node for node in nodes}.values()))
+    return Items(tuple({frozenset(node.pairs): node for node in nodes}.values()))
 
 
 hello_frames = frame(

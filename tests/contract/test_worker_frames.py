@@ -31,7 +31,7 @@ DECODERS: dict[Direction, Decode] = {
     "serverFrame": decode_server_frame,
 }
 many = settings(
-    max_examples=400,
+    max_examples=300,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -65,7 +65,7 @@ def test_valid_frames_are_read_and_written_back(
 
 
 @pytest.mark.parametrize(("direction", "_decode", "frames"), SIDES)
-@settings(many, max_examples=1500)
+@settings(many, max_examples=1000)
 @given(data=st.data())
 def test_one_change_is_judged_as_the_contract_judges_it(
     direction: Direction, _decode: Decode, frames: Any, data: st.DataObject

@@ -81,9 +81,9 @@ def canonical_text(
         text = orjson.dumps(_decode_exact(data), option=orjson.OPT_SORT_KEYS)
     except (msgspec.DecodeError, TypeError):
         return _plain_canonical_text(data)
-    # The parser keeps the last of two equal keys. Every key brings one colon; without \u escapes
-    # no colon of the result is new, so equal counts prove that no key was dropped.
-    if b"\\u" in data or text.count(b":") != data.count(b":"):
+    # The parser keeps the last of two equal keys. Every key brings one colon; unless one is written
+    # as an escape no colon of the result is new, so equal counts prove that no key was dropped.
+    if text.count(b":") != data.count(b":") or b"\\u003a" in data or b"\\u003A" in data:
         text = _plain_canonical_text(data)
     if text == b"null":
         raise JsonError(JsonFault.NULL)
@@ -95,13 +95,13 @@ def refuse_repeated_keys(data: bytes, again: bytes, *, bytes_max: int) -> None:
 
     `again` is what was read, written by msgspec without white space. That is the shortest text
     for it, so a text of equal length has room for nothing else. A longer one has white space, or
-    escapes, or a default spelled out, or a repeated key; without \\u escapes each quotation mark
-    of `again` is one of the text, and a repeated key, which brings two, shows in their number.
-    What that does not prove is read whole.
+    escapes, or a default spelled out, or a repeated key; unless one is written as \\u0022 each
+    quotation mark of `again` is one of the text, and a repeated key, which brings two, shows in
+    their number. What that does not prove is read whole.
     """
     if len(again) == len(data):
         return
-    if b"\\u" in data or again.count(b'"') != data.count(b'"'):
+    if again.count(b'"') != data.count(b'"') or b"\\u0022" in data:
         canonical_text(data, bytes_max=bytes_max)
 
 

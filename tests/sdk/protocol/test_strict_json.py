@@ -23,7 +23,7 @@ from orbit_sdk.protocol.strict_json import (
 from tests.contract.made_frames import business, spaces, written
 
 EXACT = Context(prec=64)
-QUICK = settings(max_examples=600, deadline=None)
+QUICK = settings(max_examples=400, deadline=None)
 
 
 def verdict(read: Any, data: bytes) -> bytes | JsonFault:
@@ -45,6 +45,8 @@ REPEATS = st.sampled_from(
         '{"a":%s,"a":%s}',
         r'{"a":%s,"\u0061":%s}',
         r'{":":%s,"\u003a":%s}',
+        r'{"a":%s,"a":%s,"b":"\u003A"}',
+        r'{"a":"\u003a","a":%s,"b":%s,"c":"\u003b"}',
         '{"b":%s,"a":{"c":1,"b":2,"c":%s}}',
         '[{"a":%s},{"a":%s}]',
         '{"a":{"b":%s},"a":{"b":%s}}',
