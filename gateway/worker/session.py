@@ -286,7 +286,7 @@ class Session:
 
     def assigned(self, assignment: Assignment, now: float) -> Actions:
         """A claimed task for this worker, never handed to its socket before."""
-        if self.phase is Phase.ENDED or self.closed_to_work:
+        if self.phase not in _TAKING or self.closed_to_work:
             # Not written, so no right was handed out: the lease goes back or lapses (OP-25).
             self._slots.free(assignment.attempt_id)
             return _NO_ACTIONS
@@ -376,6 +376,7 @@ _WORDS: Final[dict[Operation, Literal["start", "renew", "finish"]]] = {
     Operation.RENEW: "renew",
     Operation.FINISH: "finish",
 }
+_TAKING: Final = (Phase.OPENING, Phase.READY)
 _SESSION_OVER: Final = (ErrorCode.SESSION_SUPERSEDED, ErrorCode.SESSION_EXPIRED)
 _ERROR_CODES: Final = {code.value: code for code in ErrorCode}
 

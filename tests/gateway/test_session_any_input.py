@@ -49,16 +49,16 @@ OUTCOMES = st.one_of(
     st.builds(lambda code: done(code=code), CODES),
     st.sampled_from([UNAVAILABLE, INTERNAL]),
 )
-SESSIONS = st.sampled_from([SESSION, an_id(9)])
+SESSIONS = st.sampled_from([SESSION] * 7 + [an_id(9)])
+SELDOM = st.integers(0, 15).map(lambda number: number == 0)
+
+
+KINDS = ("worker.resume", "task.start", "task.renew", "task.finish")
 
 
 @st.composite
 def valid_frames(draw: st.DrawFn) -> str:
-    kind = draw(
-        st.sampled_from(
-            ["worker.hello", "worker.capacity", "worker.resume", "task.start", "task.finish"]
-        )
-    )
+    kind = draw(st.sampled_from(["worker.hello", "worker.capacity", *KINDS, *KINDS]))
     message, session_id = draw(MESSAGES), draw(SESSIONS)
     if kind == "worker.hello":
         return hello(message, draw(st.integers(1, 256)))
@@ -68,8 +68,8 @@ def valid_frames(draw: st.DrawFn) -> str:
     elif kind == "task.finish":
         body = finish(draw(ATTEMPTS))
     else:
-        body = ref(draw(ATTEMPTS), draw(st.integers(1, 2)))
-        if draw(st.booleans()):
+        body = ref(draw(ATTEMPTS), draw(st.sampled_from([1, 1, 1, 2])))
+        if draw(SELDOM):
             body = body | {"lease_secret": "A" * 43}
     return frame(kind, body, message, session_id)
 
@@ -87,8 +87,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
-FRAMES = st.one_of(
-    valid_frames(),
+HOSTILE = st.one_of(
     broken_frames(),
     json_values.map(json.dumps),
     st.text(max_size=40),
@@ -112,6 +111,7 @@ class AnyInput(RuleBasedStateMachine):
         for item in sent(actions):
             assert not self.closed
             if item["type"] == "task.assign":
+                assert self.session.phase is Phase.READY
                 attempt_id = item["body"]["attempt_id"]
                 assert attempt_id not in self.given
                 self.given.add(attempt_id)
@@ -134,13 +134,18 @@ class AnyInput(RuleBasedStateMachine):
             self.carry_out(self.session.on_text(hello(capacity=slots), self.now))
             self.hello_is_judged("ok", False)
 
-    @rule(text=FRAMES)
+    @rule(text=valid_frames())
     def frame_arrives(self, text: str) -> None:
         self.carry_out(self.session.on_text(text, self.now))
 
-    @rule()
-    def binary_arrives(self) -> None:
-        self.carry_out(self.session.on_binary())
+    @rule(text=valid_frames())
+    def another_frame_arrives(self, text: str) -> None:
+        self.frame_arrives(text)
+
+    @rule(text=HOSTILE, seldom=SELDOM)
+    def hostile_text_arrives(self, text: str, seldom: bool) -> None:
+        if seldom:
+            self.carry_out(self.session.on_text(text, self.now))
 
     @precondition(lambda self: self.registering)
     @rule(code=st.one_of(st.just("ok"), CODES), draining=st.booleans())
@@ -174,13 +179,16 @@ class AnyInput(RuleBasedStateMachine):
         self.now += seconds
         self.session.lapse(self.now)
 
-    @rule()
-    def node_drains(self) -> None:
-        self.session.drain_node()
-
-    @rule(code=st.sampled_from([ErrorCode.SESSION_SUPERSEDED, ErrorCode.DRAINING]))
-    def platform_ends_it(self, code: ErrorCode) -> None:
-        self.carry_out(self.session.end(code))
+    @rule(what=st.integers(0, 31))
+    def something_final_happens(self, what: int) -> None:
+        if what == 0:
+            self.session.drain_node()
+        elif what == 1:
+            self.carry_out(self.session.on_binary())
+        elif what == 2:
+            self.carry_out(self.session.end(ErrorCode.SESSION_SUPERSEDED))
+        elif what == 3:
+            self.session.ended()
 
     @invariant()
     def figures_are_within_their_bounds(self) -> None:
@@ -193,5 +201,5 @@ class AnyInput(RuleBasedStateMachine):
             assert session.phase is Phase.ENDED
 
 
-AnyInput.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyInput.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAnyInput = AnyInput.TestCase
