@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 
 from devcluster.homes import erase
 from devcluster.processes import ProcessFailed
@@ -57,7 +58,9 @@ def main() -> int:
             summary = _run(data, work, screen, keep=options.keep is not None)
         summary.print(console)
         if options.keep:
-            console.print(f"Kept: .venv/bin/orbit dev --data {options.keep} starts it again.")
+            console.print(
+                f"Kept: .venv/bin/orbit dev --data {options.keep} starts it again.", markup=False
+            )
     except KeyboardInterrupt:
         errors.print("Stopped; nothing is left running.", highlight=False)
         return 130
@@ -70,10 +73,8 @@ def main() -> int:
 
 
 def _run(data: Path, work: Work, screen: Screen, *, keep: bool) -> Summary:
-    left_out = f"; {work.left_out} more are left out" if work.left_out else ""
-    screen.say(
-        f"{len(work.errands)} tasks about {len(work.sources)} files of {work.folder}{left_out}"
-    )
+    which = f"the first {len(work.sources)}" if work.more else f"all {len(work.sources)}"
+    screen.say(f"{len(work.errands)} tasks about {which} files of {escape(str(work.folder))}")
     run = f"demo-{secrets.token_hex(4)}"
     with stage(data, screen, keep=keep) as running:
         summary = asyncio.run(_play(running, work, run, screen))
@@ -130,6 +131,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """The first Ctrl-C or SIGTERM begins the stop; it is not disturbed by another."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    sys.stderr.write("\nStopping all of it ...\n")
     raise KeyboardInterrupt
 
 

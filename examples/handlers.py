@@ -48,8 +48,7 @@ async def checksum(file: File, ctx: TaskContext) -> dict[str, str | int]:
 async def words(file: File, ctx: TaskContext) -> dict[str, int]:
     """Counts words as `wc -w` does."""
     with noted(ctx):
-        data = await asyncio.to_thread(Path(file.path).read_bytes)
-        return {"words": len(data.split())}
+        return {"words": len(await asyncio.to_thread(words_of, file.path))}
 
 
 @worker.handler("file.lines")
@@ -80,11 +79,15 @@ async def survey(order: Survey, ctx: TaskContext) -> dict[str, str | int]:
     with noted(ctx):
         found: Counter[bytes] = Counter()
         for path in order.paths:
-            data = await asyncio.to_thread(Path(path).read_bytes)
-            found.update(data.split())
+            found.update(await asyncio.to_thread(words_of, path))
             await asyncio.sleep(order.seconds / len(order.paths))
         count, word = max(((count, word) for word, count in found.items()), default=(0, b""))
-        return {"word": word.decode(errors="replace"), "count": count, "words": found.total()}
+        return {"word": repr(word[:40]), "count": count, "words": found.total()}
+
+
+def words_of(path: str) -> list[bytes]:
+    """Everything between white space."""
+    return Path(path).read_bytes().split()
 
 
 def sha256_of(path: Path) -> dict[str, str | int]:

@@ -93,14 +93,13 @@ class Database:
         )
         return [Session(*row) for row in rows]
 
-    async def running_on(self, node_id: str) -> int:
-        """How many attempts run whose session is on this node."""
-        running: int = await self.connection.fetchval(
-            "SELECT count(*) FROM lease l JOIN session s ON s.id = l.session_id"
-            " WHERE l.state = 'RUNNING' AND s.node_id = $1",
-            node_id,
+    async def running_by_node(self) -> dict[str, int]:
+        """How many attempts run under the sessions of each node; the one with the oldest first."""
+        rows = await self.connection.fetch(
+            "SELECT s.node_id, count(*) FROM lease l JOIN session s ON s.id = l.session_id"
+            " WHERE l.state = 'RUNNING' GROUP BY 1 ORDER BY min(l.started_at)"
         )
-        return running
+        return dict(rows)
 
     async def carried_over(self) -> int:
         """How many attempts began under one session and succeeded under a later one."""

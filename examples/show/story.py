@@ -180,16 +180,17 @@ class Story:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _kill_one(self, database: Database, names: dict[str, str]) -> None:
-        """SIGKILL the gateway that most worker sessions are on."""
-        node_id = Counter(session.node_id for session in self._open()).most_common(1)[0][0]
+        """SIGKILL the gateway under which an attempt has run for longest, so that it matters."""
+        running = await database.running_by_node()
+        node_id = next(iter(running), self._open()[0].node_id)
         gateway = self._stage.gateway(names[node_id])
         sessions = sum(session.node_id == node_id for session in self._open())
-        pid, running = gateway.process.pid, await database.running_on(node_id)
-        self._told.kill = Kill(gateway.name, node_id, await database.now(), sessions, running)
+        pid, attempts = gateway.process.pid, running.get(node_id, 0)
+        self._told.kill = Kill(gateway.name, node_id, await database.now(), sessions, attempts)
         gateway.kill()
         self._screen.say(
             f"[bold red]SIGKILL[/] {gateway.name} (pid {pid}): {sessions} worker session(s) and "
-            f"{running} running attempt(s) were on it"
+            f"{attempts} running attempt(s) were on it"
         )
 
     def _see_returns(self, kill: Kill, names: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from examples.show.database import Counts, Life
 from examples.show.story import Told
 
 NEXT = (
-    ("make demo FOLDER=/usr/share/doc", "the same on files of your own"),
+    ("make demo FOLDER=/usr/share", "the same on files of your own"),
     ("make test", "all tests, on real stores and processes"),
     ("make bench", "lives a second and latency, measured here"),
     (".venv/bin/orbit dev", "a cluster to play with: export what it prints,"),

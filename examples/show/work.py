@@ -18,10 +18,13 @@ from pathlib import Path
 from orbit_sdk import Submission
 from orbit_sdk.client.models import RetryPolicy
 
-FILE_BYTES_MAX = 32 * 1024 * 1024
+# Every file is read several times over, so a folder of giants would take all day.
+FILE_BYTES_MAX = 16 * 1024 * 1024
+ALL_BYTES_MAX = 128 * 1024 * 1024
 SURVEYS = 4
 SURVEY_SECONDS = 8.0
-SURVEY_FILES_MAX = 400
+# Paths travel in the payload, which has 256 KiB; no path is longer than 4 KiB.
+SURVEY_FILES_MAX = 60
 # Of this many files, one is also packed and one also meets the flaky handler.
 RARE_EVERY = 8
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv", "dist", "build"})
@@ -55,11 +58,11 @@ class Errand:
 
 @dataclass
 class Work:
-    """All tasks of a run, the slow ones first."""
+    """All tasks of a run, the slow ones first. `more`: the folder holds files beyond `sources`."""
 
     folder: Path
     sources: list[Source]
-    left_out: int
+    more: bool
     errands: list[Errand] = field(default_factory=list)
 
     @property
@@ -96,12 +99,20 @@ def plan_work(folder: Path, tasks: int) -> Work:
 
     Raises ValueError, in words for the user, if there is nothing to work on.
     """
-    found = list(_files(folder))
-    if not found:
-        raise ValueError(f"{folder} holds no files that can be read")
     # Each file is checked and counted, some more than that, so all of it fits once at least.
-    sources = found[: max(1, (tasks - SURVEYS) // 3)]
-    work = Work(folder, sources, len(found) - len(sources))
+    files_max = max(1, (tasks - SURVEYS) // 3)
+    sources: list[Source] = []
+    bytes_left = ALL_BYTES_MAX
+    more = False
+    for source in _files(folder):
+        more = len(sources) == files_max or source.size > bytes_left
+        if more:
+            break
+        sources.append(source)
+        bytes_left -= source.size
+    if not sources:
+        raise ValueError(f"{folder} holds no files that can be read")
+    work = Work(folder, sources, more)
     work.errands = [Errand("folder.survey", None)] * SURVEYS
     work.errands += islice(_errands(sources), tasks - SURVEYS)
     return work
@@ -177,7 +188,7 @@ class Truth:
         )
         count_, word = max(((times, word) for word, times in found.items()), default=(0, b""))
         return {
-            "word": word.decode(errors="replace"),
+            "word": repr(word[:40]),
             "count": count_,
             "words": found.total(),
         }
