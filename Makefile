@@ -27,8 +27,8 @@ $(STAMP): requirements/dev.txt pyproject.toml sdk/pyproject.toml
 	@touch $@
 
 .PHONY: demo
-demo: setup ## see it work: a cluster, a worker, a few tasks and a killed process, in under a minute
-	$(BIN)/python examples/demo.py
+demo: setup ## see it work on a FOLDER's files, with a gateway killed half-way, in under a minute
+	$(BIN)/python examples/demo.py $(ARGS) $(if $(FOLDER),"$(FOLDER)")
 
 .PHONY: test
 test: setup ## run the tests, in random order, on two processes
