@@ -41,6 +41,7 @@ def worker(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     found = find_worker(target)
     if queue is not None:
         found.queue = queue

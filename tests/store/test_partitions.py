@@ -1,0 +1,87 @@
+"""History by days: new rows land in their day, and looking up an id reads one day's partition."""
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from orbit_sdk.protocol.ids import new_id
+from store import dispatch
+from tests.store.world import DAY_MS, LEASE_MS, START, World
+
+
+@pytest.fixture
+async def own_world(database_url: str) -> World:
+    """A world in a database of its own, since partitions stay."""
+    return await World.create(database_url)
+
+
+async def partitions(world: World, table: str = "task") -> dict[str, int]:
+    rows = await world.connection.fetch(
+        f"SELECT tableoid::regclass::text AS name, count(*) FROM {table} GROUP BY 1"
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+async def test_rows_land_in_the_partition_of_their_day(own_world: World) -> None:
+    world = own_world
+    assert await dispatch.ensure_partitions(world.connection, 3, now=world.now) == 6
+    assert await dispatch.ensure_partitions(world.connection, 3, now=world.now) == 0
+    world.wait(DAY_MS)
+    assert await dispatch.ensure_partitions(world.connection, 3, now=world.now) == 2
+    midnight = START.replace(hour=0, minute=0)
+    names = {}
+    for moment in (-0.001, 0, 86_399.999, 86_400, 86_400 * 4 - 0.001, 86_400 * 4):
+        at_ms = round((midnight.timestamp() + moment) * 1000)
+        await world.submit(world.task(task_id=new_id(at_ms, bytes(10))))
+        names[moment] = set(await partitions(world))
+    assert await partitions(world) == {
+        "task_default": 2,
+        "task_p20310517": 2,
+        "task_p20310518": 1,
+        "task_p20310520": 1,
+    }
+
+
+async def test_attempts_land_in_the_partition_of_their_grant(own_world: World) -> None:
+    world = own_world
+    await dispatch.ensure_partitions(world.connection, 2, now=world.now)
+    await world.ended(await world.worker())
+    assert await partitions(world, "attempt") == {"attempt_p20310517": 1}
+
+
+async def test_a_day_that_has_rows_already_is_left_to_the_default(own_world: World) -> None:
+    world = own_world
+    await world.submitted()
+    assert await dispatch.ensure_partitions(world.connection, 1, now=world.now) == 1
+    assert await partitions(world) == {"task_default": 1}
+    assert await dispatch.ensure_partitions(world.connection, 2, now=world.now) == 2
+
+
+async def test_a_life_crosses_midnight(own_world: World) -> None:
+    world = own_world
+    await dispatch.ensure_partitions(world.connection, 3, now=world.now)
+    worker = await world.worker()
+    [task_id] = await world.submitted(deadline_at=world.at(3 * DAY_MS))
+    world.wait(DAY_MS - LEASE_MS)
+    worker = await world.worker()
+    [start] = await world.granted(worker, [task_id])
+    await world.start(start)
+    await world.finish(world.finish_of(start))
+    assert await partitions(world) == {"task_p20310517": 1}
+    assert await partitions(world, "attempt") == {"attempt_p20310518": 1}
+    assert (await world.view(task_id)).result == b'{"sent":true}'
+
+
+async def plan_of(connection: "asyncpg.Connection[Any]", statement: str, *args: Any) -> str:
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    rows = await connection.fetch(f"EXPLAIN (ANALYZE, COSTS off, TIMING off) {statement}", *args)
+    return "\n".join(row[0] for row in rows)
+
+
+async def test_looking_up_old_ids_prunes(own_world: World) -> None:
+    world = own_world
+    await dispatch.ensure_partitions(world.connection, 10, now=world.now)
+    [task_id] = await world.submitted()
+    plan = await plan_of(world.connection, "SELECT * FROM task WHERE id = $1", task_id)
+    assert "Subplans Removed: 10" in plan
