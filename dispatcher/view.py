@@ -61,6 +61,7 @@ class Proposal:
 class _Queue:
     routes: dict[int, int] = field(default_factory=dict)  # may have work; value: mark of the hint
     is_read: bool = False  # a round reads it now
+    won_meanwhile: set[str] = field(default_factory=set)  # by another; the read may still show them
     claims: int = 0
     hold_until: float = float("-inf")
     hold_s: float = HOLD_FIRST_S
@@ -202,13 +203,15 @@ class View:
             pairs = self._match(queue_id, of_queue, read, pairs_left)
             pairs_left -= len(pairs)
             self._promise(queue_id, pairs, proposal, now)
-            queue = self._queues.setdefault(queue_id, _Queue())
+            queue = self._queues[queue_id]  # kept while it is read
+            won_meanwhile, queue.won_meanwhile = queue.won_meanwhile, set()
             queue.is_read = False
             queue.claims += bool(pairs)
             for item in of_queue:
                 tasks = read.get(item.route_id, [])
                 is_drained = len(tasks) < item.limit and all(
-                    task.task_id in self._proposed for task in tasks
+                    task.task_id in self._proposed or task.task_id in won_meanwhile
+                    for task in tasks
                 )
                 if is_drained and queue.routes.get(item.route_id, plan.mark + 1) <= plan.mark:
                     self._drop_route(queue, item.route_id)
@@ -222,6 +225,7 @@ class View:
             queue = self._queues.get(queue_id)
             if queue is not None:
                 queue.is_read = False
+                queue.won_meanwhile.clear()
                 self._touch(queue_id)
                 self._tidy(queue_id)
 
@@ -235,8 +239,14 @@ class View:
                 self.ledger.doubt(session_id)
                 doubted.append(session_id)
             self.ledger.granted(promise, wins[session_id])
-        queues_won = {proposal.queue_of_route[t.route_id] for t, _ in proposal.pairs
-                      if t.task_id in won}  # fmt: skip
+        queues_won = set()
+        for task, _ in proposal.pairs:
+            if task.task_id in won:
+                queue_id = proposal.queue_of_route[task.route_id]
+                queues_won.add(queue_id)
+                queue = self._queues.get(queue_id)
+                if queue is not None and queue.is_read:
+                    queue.won_meanwhile.add(task.task_id)
         self._release(proposal, refused, queues_won, now)
         return doubted
 
@@ -288,11 +298,12 @@ class View:
         }
         of_queue = {item.route_id: read[item.route_id] for item in wanted if item.route_id in read}
         barrier = barrier_of(of_queue, cut.__contains__)
+        won_meanwhile = self._queues[queue_id].won_meanwhile
         candidates = [
             task
             for tasks in of_queue.values()
             for task in tasks
-            if task.task_id not in self._proposed
+            if task.task_id not in self._proposed and task.task_id not in won_meanwhile
         ]
         return match(candidates, self.ledger.slots(queue_id), pairs_max, barrier)
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ from dispatcher.nodes import Nodes
 from orbit_sdk.protocol.ids import IdSource
 from runtime.loops import Loop, run_loops
 from runtime.metrics import LoopMetrics
-from store import commands
+from store import commands, dispatch
 from store.bus import Bus, BusUnavailable, CapacityLevel
 from store.dispatch import Assignment
 from store.messages import Assigned
@@ -56,8 +56,10 @@ class FakeGateway:
     def __init__(self, world: World, bus: Bus) -> None:
         self.world = world
         self.bus = bus
+        self.worker: Worker
         self.seen = "0-0"
         self.got: asyncio.Queue[Assignment] = asyncio.Queue()
+        self.delivered: set[str] = set()
 
     async def run(self) -> None:
         reader = self.bus.reader("node", self.world.node_id)
@@ -67,10 +69,23 @@ class FakeGateway:
                     for entry_id, message in await reader.read(500, 100):
                         assert isinstance(message, Assigned)
                         self.seen = entry_id
-                        for assignment in message.assignments:
-                            self.got.put_nowait(assignment)
+                        self._deliver(message.assignments)
         finally:
             await reader.close()
+
+    async def find_unsent(self, older_than_ms: int) -> None:
+        """The slow twin: what was granted to the node and never came."""
+        connection = self.world.connection
+        unsent = await dispatch.unsent_leases(connection, self.world.node_id, older_than_ms)
+        missing = [attempt_id for attempt_id, _ in unsent if attempt_id not in self.delivered]
+        if missing:
+            self._deliver(await dispatch.load_assignments(connection, missing))
+
+    def _deliver(self, assignments: Iterable[Assignment]) -> None:
+        for assignment in assignments:
+            if assignment.attempt_id not in self.delivered:
+                self.delivered.add(assignment.attempt_id)
+                self.got.put_nowait(assignment)
 
     async def take(self, count: int, seconds: float = 10.0) -> list[Assignment]:
         """The next `count` assignments."""

@@ -123,6 +123,19 @@ def test_two_claims_of_a_queue_at_once_share_no_task_and_no_slot(view: View) -> 
     assert view.plan(0.0) is not None
 
 
+def test_a_task_won_while_another_round_reads_is_not_claimed_again(view: View) -> None:
+    view.hint_levels([level(1)], 0.0)
+    first = view.propose(planned(view), [task(1)], 0.0)
+    view.hint_levels([level(5, session=2)], 0.0)
+    view.hint_routes([(QUEUE, 1)])
+    plan = planned(view)
+    won_all(view, first)
+    second = view.propose(plan, [task(1), task(2)], 0.0)
+    assert [t.task_id for t, _ in second.pairs] == [task(2).task_id]
+    won_all(view, second)
+    assert view.route_count() == 0
+
+
 def test_refused_tasks_are_read_again_and_their_sessions_doubted(view: View) -> None:
     view.hint_levels([level(1), level(1, session=2)], 0.0)
     proposal = view.propose(planned(view), [task(1), task(2)], 0.0)
