@@ -35,7 +35,7 @@ CREDENTIAL = "credential"
 # The balancer notices a closed port at once, so nobody needs the usual notice.
 DRAIN_GRACE_MS = "500"
 READY_PATH = "/health/ready"
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 150.0
 
 
