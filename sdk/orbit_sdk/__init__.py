@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orbit_sdk.client.async_client import AsyncClient
-    from orbit_sdk.client.models import Attempt, BatchResult, Queue, Submission, Submitted, Task
+    from orbit_sdk.client.models import (
+        Attempt,
+        BatchResult,
+        Queue,
+        RetryPolicy,
+        Submission,
+        Submitted,
+        Task,
+    )
     from orbit_sdk.client.sync_client import Client
     from orbit_sdk.errors import OrbitError
     from orbit_sdk.worker.context import TaskContext
@@ -20,6 +28,7 @@ _HOMES = {
     "Client": "orbit_sdk.client.sync_client",
     "AsyncClient": "orbit_sdk.client.async_client",
     "Submission": "orbit_sdk.client.models",
+    "RetryPolicy": "orbit_sdk.client.models",
     "Submitted": "orbit_sdk.client.models",
     "BatchResult": "orbit_sdk.client.models",
     "Task": "orbit_sdk.client.models",
@@ -37,6 +46,7 @@ __all__ = [
     "Client",
     "AsyncClient",
     "Submission",
+    "RetryPolicy",
     "Submitted",
     "BatchResult",
     "Task",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit_sdk.protocol.times import is_time, parse_time, time_text
+from orbit_sdk.protocol.times import are_times, parse_time, time_text
 
 OFFSETS = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 DAY = timedelta(days=1)
@@ -82,6 +82,16 @@ def test_a_fraction_may_have_up_to_six_digits(text: str, microsecond: int) -> No
 )
 def test_every_other_form_is_refused(text: str) -> None:
     """R-004, and the month 99 of requirements section 18."""
-    assert not is_time(text)
+    assert not are_times([text])
+    assert not are_times(["2026-09-17T08:00:30Z", text])
+    assert not are_times([f"2026-09-17T08:00:30Z,{text}"])
     with pytest.raises(ValueError, match=r"\w"):
         parse_time(text)
+
+
+@given(st.lists(INSTANTS.map(time_text), min_size=1, max_size=4))
+def test_times_may_be_checked_together(texts: list[str]) -> None:
+    """R-004: all of them, and only as the texts they are."""
+    assert are_times(texts)
+    assert not are_times([*texts, "2026-02-30T00:00:00Z"])
+    assert are_times([",".join(texts)]) == (len(texts) == 1)
