@@ -28,7 +28,7 @@ from .limits import (
     PAYLOAD_VERSION_CHARS_MAX,
     RESULT_DEPTH_MAX,
 )
-from .scalars import is_secret, is_token, is_uint64
+from .scalars import are_tokens, is_secret, is_token, is_uint64
 from .shapes import (
     AckFrame,
     AssignedTask,
@@ -50,7 +50,7 @@ from .shapes import (
 )
 from .states import ATTEMPT_ACTIVE, Outcome
 from .strict_json import check_json
-from .times import is_time
+from .times import are_times
 
 
 class Refused(Exception):
@@ -73,12 +73,13 @@ def _uint64(text: str) -> None:
 
 
 def _times(*texts: str | UnsetType) -> None:
-    for text in texts:
-        _require(text is UNSET or is_time(text), "a time is not a UTC instant of RFC 3339")
+    present = [text for text in texts if text is not UNSET]
+    _require(are_times(present), "a time is not a UTC instant of RFC 3339")
 
 
 def _between(value: int, low: int, high: int, field: str) -> None:
-    _require(low <= value <= high, f"{field}: not between {low} and {high}")
+    if not low <= value <= high:
+        raise Refused(f"{field}: not between {low} and {high}")
 
 
 def _ref(message_id: str, session_id: str, ref: AttemptRef) -> None:
@@ -96,9 +97,10 @@ def _ref(message_id: str, session_id: str, ref: AttemptRef) -> None:
 
 def _capability(value: Capability | AssignedTask) -> None:
     _require(
-        is_token(value.handler, HANDLER_CHARS_MAX)
-        and is_token(value.handler_version, HANDLER_VERSION_CHARS_MAX)
-        and is_token(value.payload_version, PAYLOAD_VERSION_CHARS_MAX),
+        len(value.handler) <= HANDLER_CHARS_MAX
+        and len(value.handler_version) <= HANDLER_VERSION_CHARS_MAX
+        and len(value.payload_version) <= PAYLOAD_VERSION_CHARS_MAX
+        and are_tokens(value.handler, value.handler_version, value.payload_version),
         "a handler, handler_version or payload_version is not a name of allowed length",
     )
 
@@ -201,8 +203,15 @@ def _task(task: AssignedTask) -> None:
         key is UNSET or (len(key) <= BUSINESS_KEY_CHARS_MAX and "\0" not in key),
         "business_key: too long, or holds U+0000",
     )
-    _times(task.available_at, task.deadline_at, task.created_at, task.updated_at)
-    _times(task.start_deadline_at, task.cancel_requested_at, task.completed_at)
+    _times(
+        task.available_at,
+        task.start_deadline_at,
+        task.deadline_at,
+        task.cancel_requested_at,
+        task.completed_at,
+        task.created_at,
+        task.updated_at,
+    )
     _retry(task.retry)
     _between(task.attempt_count, 1, ATTEMPTS_MAX, "attempt_count")
     check_json(bytes(task.payload), depth_max=PAYLOAD_DEPTH_MAX)

@@ -75,7 +75,7 @@ def canonical_text(
     """The canonical form of OP-42, or JsonError if `check_json` would raise it."""
     if len(data) > bytes_max:
         raise JsonError(JsonFault.TOO_LARGE)
-    if data.count(b"{") + data.count(b"[") > depth_max and is_deeper(data, depth_max):
+    if is_deeper(data, depth_max):
         raise JsonError(JsonFault.TOO_DEEP)
     try:
         text = orjson.dumps(_decode_exact(data), option=orjson.OPT_SORT_KEYS)
@@ -106,7 +106,9 @@ def refuse_repeated_keys(data: bytes, again: bytes, *, bytes_max: int) -> None:
 
 
 def is_deeper(data: bytes, depth_max: int) -> bool:
-    """Whether containers nest deeper than this, for any bytes, in linear time and flat memory."""
+    """Whether containers nest deeper than this, for any bytes, in linear time."""
+    if data.count(b"{") + data.count(b"[") <= depth_max:
+        return False
     brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
     return depth_max + 1 in accumulate(map(_STEP.__getitem__, brackets))
 

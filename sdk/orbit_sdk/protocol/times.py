@@ -4,10 +4,12 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-_SHAPE: Final = re.compile(
+_SHAPE: Final = (
     r"[0-9]{4}-(?:0[1-9]|1[0-2])-[0-3][0-9]T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
     r"(?:\.[0-9]{1,6})?Z"
 )
+_time = re.compile(_SHAPE).fullmatch
+_times = re.compile(f"{_SHAPE}(?:,{_SHAPE})*").fullmatch
 
 
 def time_text(instant: datetime) -> str:
@@ -27,15 +29,18 @@ def parse_time(text: str) -> datetime:
 
     A leap second (`:60`) and year 0 are refused too: neither Python nor Postgres can hold them.
     """
-    if _SHAPE.fullmatch(text) is None:
+    if _time(text) is None:
         raise ValueError("not a UTC instant of RFC 3339 with at most six fractional digits")
     return datetime.fromisoformat(text)
 
 
-def is_time(text: str) -> bool:
-    """Whether `parse_time` takes the text."""
+def are_times(texts: list[str]) -> bool:
+    """Whether `parse_time` takes each of one or more texts."""
+    if _times(",".join(texts)) is None:
+        return False
     try:
-        parse_time(text)
+        for text in texts:
+            datetime.fromisoformat(text)
     except ValueError:
         return False
     return True
