@@ -6,6 +6,7 @@ stops all of it in order; a part that dies is started again and said so.
 """
 
 import json
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from types import FrameType
 
 import click
 
-from devcluster.cluster import LocalCluster
+from devcluster.cluster import LocalCluster, orbit_command
 from devcluster.homes import lock_home
 from devcluster.processes import ProcessFailed
 
@@ -24,16 +25,22 @@ CHECK_INTERVAL_S = 0.5
 READY = """\
 Orbit is ready on {url}   (data in {data}; Ctrl-C stops it)
 
-  export ORBIT_URL={url}
-  export ORBIT_CREDENTIAL={credential}
+A first round, in another terminal:
 
-Try it in another terminal, after those two lines:
+export ORBIT_URL={url}
+export ORBIT_CREDENTIAL={credential}
+cat > hello.py <<'END'
+from orbit_sdk import Worker
 
-  curl -sS $ORBIT_URL/v1/tasks -H "Authorization: Bearer $ORBIT_CREDENTIAL" \\
-    -H "Content-Type: application/json" -H "Idempotency-Key: hello-1" \\
-    -d '{{"queue": "{queue}", "handler": "hello", "handler_version": "1",
-         "payload_version": "1", "payload": {{"name": "world"}},
-         "recovery_safety": "IDEMPOTENT"}}'
+worker = Worker(queue="{queue}")
+
+
+@worker.handler("hello")
+def hello(payload):
+    return {{"text": f"Hello, {{payload['name']}}!"}}
+END
+{orbit} worker hello:worker &
+{orbit} task submit hello --payload '{{"name": "world"}}' --wait
 
 Postgres  {database_url}
 Redis     {redis_url}
@@ -100,4 +107,8 @@ def _announcement(cluster: LocalCluster, as_json: bool) -> str:
         "database_url": cluster.database_url,
         "redis_url": cluster.redis_url,
     }
-    return json.dumps(facts) if as_json else READY.format_map(facts)
+    return (
+        json.dumps(facts)
+        if as_json
+        else READY.format_map({**facts, "orbit": shlex.join(orbit_command())})
+    )
