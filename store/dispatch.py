@@ -19,6 +19,18 @@ from store.commands import Connection
 INLINE_PAYLOAD_BYTES_MAX = 16_384
 """A larger payload does not travel through Redis: the gateway reads the row."""
 
+UNSENT_LEASES = """
+SELECT l.attempt_id, l.session_id FROM session s
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id, k.session_id FROM lease k
+    WHERE k.instance_id = s.instance_id AND k.session_id = s.id AND k.state = 'LEASED'
+      AND k.lease_until > clock_timestamp()
+      AND k.granted_at <= clock_timestamp() - $2::bigint * interval '1 ms' OFFSET 0) l
+WHERE s.node_id = $1 AND s.closed_at IS NULL
+"""
+
+ACTIVE_QUEUES = "SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL"
+
 
 class ReadyTask(msgspec.Struct, frozen=True, gc=False):
     """A due task of a route, as a candidate."""
@@ -169,15 +181,7 @@ async def unsent_leases(
     connection: Connection, node_id: str, older_than_ms: int
 ) -> list[tuple[str, str]]:
     """(attempt, session) of unstarted leases of a node's sessions, granted that long ago."""
-    rows = await connection.fetch(
-        "SELECT l.attempt_id, l.session_id FROM session s"
-        " JOIN lease l ON l.instance_id = s.instance_id AND l.session_id = s.id"
-        " WHERE s.node_id = $1 AND s.closed_at IS NULL AND l.state = 'LEASED'"
-        " AND l.lease_until > clock_timestamp()"
-        " AND l.granted_at <= clock_timestamp() - $2::bigint * interval '1 ms'",
-        node_id,
-        older_than_ms,
-    )
+    rows = await connection.fetch(UNSENT_LEASES, node_id, older_than_ms)
     return [(row[0], row[1]) for row in rows]
 
 
@@ -219,7 +223,7 @@ async def _levels(
 
 async def active_queues(connection: Connection) -> list[str]:
     """Queues that have an open session, to be shared out among dispatchers."""
-    rows = await connection.fetch("SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL")
+    rows = await connection.fetch(ACTIVE_QUEUES)
     return [row[0] for row in rows]
 
 

@@ -21,8 +21,8 @@ BEGIN
     ), settled AS (
         UPDATE task t SET state = 'FAILED', revision = l.revision + 1,
                attempt_count = l.attempt_count, completed_at = v_now,
-               error_code = CASE WHEN l.deadline_at <= v_now THEN 'deadline_exceeded'
-                                 ELSE 'start_deadline_exceeded' END
+               error_code = CASE WHEN l.start_deadline_at <= v_now THEN 'start_deadline_exceeded'
+                                 ELSE 'deadline_exceeded' END
         FROM late l WHERE t.id = l.task_id AND t.state IS NULL
           AND t.id = ANY (v_tasks) AND t.id >= v_tasks[1]
           AND t.id <= v_tasks[cardinality(v_tasks)]

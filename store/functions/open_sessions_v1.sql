@@ -25,10 +25,13 @@ BEGIN
         ON CONFLICT DO NOTHING;
     PERFORM 1 FROM worker_instance i WHERE i.id = ANY (p_instance) ORDER BY i.id
         FOR NO KEY UPDATE;
-    PERFORM 1 FROM session k WHERE k.instance_id = ANY (p_instance) AND k.closed_at IS NULL
+    PERFORM 1 FROM session k WHERE k.id = ANY (ARRAY(
+            SELECT o.id FROM session o WHERE o.instance_id = ANY (p_instance) AND o.closed_at IS NULL))
         ORDER BY k.id FOR NO KEY UPDATE;
-    PERFORM 1 FROM lease l WHERE l.instance_id = ANY (p_instance) ORDER BY l.attempt_id
-        FOR NO KEY UPDATE;
+    -- Nothing is granted to these instances meanwhile: a claim needs the session.
+    PERFORM 1 FROM lease l WHERE l.attempt_id = ANY (ARRAY(
+            SELECT h.attempt_id FROM lease h WHERE h.instance_id = ANY (p_instance)))
+        ORDER BY l.attempt_id FOR NO KEY UPDATE;
     server_time := coalesce(p_now, clock_timestamp());
     FOR i IN 1 .. cardinality(p_session) LOOP
         code := 'ok'; epoch := NULL; draining := NULL; expires_at := NULL;

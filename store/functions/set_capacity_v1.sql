@@ -11,8 +11,9 @@ DECLARE
     s session%ROWTYPE;
     v_sequence numeric(20, 0);
 BEGIN
-    PERFORM 1 FROM worker_instance i JOIN session k ON k.instance_id = i.id
-        WHERE k.id = ANY (p_session) ORDER BY i.id FOR NO KEY UPDATE OF i;
+    PERFORM 1 FROM worker_instance i
+        WHERE i.id = ANY (ARRAY(SELECT k.instance_id FROM session k WHERE k.id = ANY (p_session)))
+        ORDER BY i.id FOR NO KEY UPDATE;
     PERFORM 1 FROM session k WHERE k.id = ANY (p_session) ORDER BY k.id FOR NO KEY UPDATE;
     server_time := coalesce(p_now, clock_timestamp());
     FOR i IN 1 .. cardinality(p_session) LOOP

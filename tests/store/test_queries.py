@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import pairwise
 
 from store import queries
 from tests.store.world import World
@@ -113,5 +114,5 @@ async def test_updated_at_follows_the_life(world: World) -> None:
     await world.start(start)
     await world.finish(world.finish_of(start))
     seen.append((await world.view(task_id)).updated_at)
-    steps = [b - a for a, b in zip(seen, seen[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(seen)]
     assert steps == [timedelta(seconds=1), timedelta(seconds=1), timedelta(seconds=2)]
