@@ -78,7 +78,7 @@ def find_worker(target: str) -> Worker:
         raise click.UsageError(
             f"{module_name} needs {error.name}, which is not installed"
         ) from None
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # Of an empty or a relative name.
         raise click.UsageError(f"{target!r} is not MODULE:APP ({error})") from None
     if app:
         found = getattr(module, app, None)

@@ -102,9 +102,9 @@ class ModelGateway:
         return f"{next(self._numbers):032x}"
 
     def now_text(self) -> str:
-        return self._instant(self.clock())
+        return self.instant(self.clock())
 
-    def _instant(self, at: float) -> str:
+    def instant(self, at: float) -> str:
         return time_text(START_OF_TIME + timedelta(seconds=at))
 
     def out(self, frame: ServerFrame) -> bytes:
@@ -139,7 +139,7 @@ class ModelGateway:
             payload_version="1",
             payload=Raw(payload),
             available_at=self.now_text(),
-            deadline_at=self._instant(self.clock() + 86_400),
+            deadline_at=self.instant(self.clock() + 86_400),
             recovery_safety=recovery_safety,
             retry=Retry(3, 1_000, 60_000, attempt_timeout_ms),
             attempt_count=1,
@@ -163,7 +163,7 @@ class ModelGateway:
             attempt.attempt_id,
             str(attempt.epoch),
             attempt.secret,
-            self._instant(attempt.lease_until),
+            self.instant(attempt.lease_until),
             self.now_text(),
         )
         return self.out(AssignFrame("1", self.new_id(), attempt.session_id, body))
@@ -227,7 +227,7 @@ class ModelGateway:
             self.session_id,
             str(self.session_epoch),
             self.now_text(),
-            self._instant(self.clock() + 86_400),
+            self.instant(self.clock() + 86_400),
             int(self.lease_s * 1000),
             self.draining or self.node_draining,
         )
@@ -252,7 +252,7 @@ class ModelGateway:
         if isinstance(frame, ResumeFrame):
             if attempt.state in _LIVE:
                 attempt.session_id = self.session_id
-            return self._ack(frame, self._lease(attempt))
+            return self._ack(frame, self.lease_of(attempt))
         if isinstance(frame, FinishFrame):
             return self._finish(frame, attempt)
         if attempt.state in _LIVE and attempt.session_id != self.session_id:
@@ -267,16 +267,16 @@ class ModelGateway:
             attempt.state = A.RUNNING
             self._extend(attempt)
             attempt.starts.append(frame.message_id)
-        return self._result(frame, attempt, "start", applied=bool(attempt.starts), repeat=repeat)
+        return self.result(frame, attempt, "start", applied=bool(attempt.starts), repeat=repeat)
 
     def _renew(self, frame: RenewFrame, attempt: ModelAttempt) -> ServerFrame:
         known = attempt.receipts.get(frame.message_id)
         if known is not None:
-            return self._ack(frame, CommandResult(known, self._lease(attempt), True))
+            return self._ack(frame, CommandResult(known, self.lease_of(attempt), True))
         applied = attempt.state is A.RUNNING and not attempt.intent
         if applied:
             self._extend(attempt)
-        answer = self._result(frame, attempt, "renew", applied=applied, repeat=False)
+        answer = self.result(frame, attempt, "renew", applied=applied, repeat=False)
         assert isinstance(answer.body, CommandResult)
         attempt.receipts[frame.message_id] = answer.body.receipt
         return answer
@@ -285,7 +285,7 @@ class ModelGateway:
         meaning = msgspec.json.encode(frame.body)
         if attempt.finish == meaning and attempt.finish_receipt is not None:
             return self._ack(
-                frame, CommandResult(attempt.finish_receipt, self._lease(attempt), True)
+                frame, CommandResult(attempt.finish_receipt, self.lease_of(attempt), True)
             )
         if attempt.state in _LIVE and attempt.session_id != self.session_id:
             return self._error(frame, "resume_required")
@@ -298,7 +298,7 @@ class ModelGateway:
                 attempt.state = A.CANCELLED
         else:
             attempt.evidence += 1
-        answer = self._result(frame, attempt, "finish", applied=applied, repeat=False)
+        answer = self.result(frame, attempt, "finish", applied=applied, repeat=False)
         assert isinstance(answer.body, CommandResult)
         if applied:
             attempt.finish_receipt = answer.body.receipt
@@ -315,11 +315,11 @@ class ModelGateway:
     def _extend(self, attempt: ModelAttempt) -> None:
         attempt.lease_until = self.clock() + self.lease_s
 
-    def _lease(self, attempt: ModelAttempt) -> LeaseBody:
+    def lease_of(self, attempt: ModelAttempt) -> LeaseBody:
         active = attempt.state in _LIVE and not attempt.intent
-        return LeaseBody(active, attempt.state, self._instant(attempt.lease_until), self.now_text())
+        return LeaseBody(active, attempt.state, self.instant(attempt.lease_until), self.now_text())
 
-    def _result(
+    def result(
         self,
         frame: StartFrame | RenewFrame | FinishFrame,
         attempt: ModelAttempt,
@@ -334,12 +334,12 @@ class ModelGateway:
                 "task_state": TaskState.RUNNING,
                 "attempt_state": attempt.state,
                 "task_revision": "3",
-                "lease_until": self._instant(attempt.lease_until),
+                "lease_until": self.instant(attempt.lease_until),
                 "disposition": "APPLIED" if applied else "EVIDENCE_ONLY",
             },
             Receipt,
         )
-        return self._ack(frame, CommandResult(receipt, self._lease(attempt), repeat))
+        return self._ack(frame, CommandResult(receipt, self.lease_of(attempt), repeat))
 
     def _ack(self, frame: ClientFrame, body: frames.AckBody) -> AckFrame:
         return AckFrame("1", self.new_id(), self.session_id, frame.message_id, body)

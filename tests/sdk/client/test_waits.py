@@ -1,0 +1,51 @@
+"""Back-off and Retry-After as numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit_sdk.backoff import Backoff
+from orbit_sdk.client.answers import retry_after_s
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
+def test_delays_are_capped_positive_and_spread(tries: int, share: float) -> None:
+    backoff = Backoff(first_s=0.1, cap_s=5.0, spread=0.5)
+    delay = backoff.delay_s(tries, share)
+    assert 0.05 <= delay <= 5.0
+    assert delay <= backoff.delay_s(tries, 0.0)
+
+
+def test_delays_double_up_to_the_cap() -> None:
+    backoff = Backoff(first_s=1.0, cap_s=5.0)
+    assert [backoff.delay_s(n, 0.0) for n in (1, 2, 3, 4, 99)] == [1, 2, 4, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 0 "}, 0.0),
+        ({"retry-after": "-1"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, None),
+        (
+            {
+                "retry-after": "Wed, 21 Oct 2026 07:28:30 GMT",
+                "date": "Wed, 21 Oct 2026 07:28:00 GMT",
+            },
+            30.0,
+        ),
+        (
+            {
+                "retry-after": "Wed, 21 Oct 2026 07:27:00 GMT",
+                "date": "Wed, 21 Oct 2026 07:28:00 GMT",
+            },
+            0.0,
+        ),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "yesterday"}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_s(headers) == seconds
