@@ -20,6 +20,7 @@ from store.bus import StreamReader
 from store.dispatch import active_queues, due_routes, open_session_levels
 from store.messages import Levels, Wake
 
+LEVELS_STEP = 500  # sessions taken in one go: about two milliseconds
 BUS_BACKOFF_S = 0.2  # the reader backs off by itself
 
 
@@ -99,7 +100,11 @@ class Hints:
                 ]
                 mark, began = ledger.mark(), time.monotonic()
                 levels = await open_session_levels(connection, queue_ids) if queue_ids else []
-            news = self._view.session_levels(levels, queue_ids, mark, began)
+            news = 0
+            for start in range(0, len(levels), LEVELS_STEP):
+                news += self._view.session_levels(levels[start : start + LEVELS_STEP], mark, began)
+                await asyncio.sleep(0)  # thousands of sessions must not hold up a round
+            ledger.forget_closed(queue_ids, began)
         finally:
             ledger.lapse(time.monotonic())
         self._metrics.levels_slow.inc(news)

@@ -85,29 +85,29 @@ class CapacityLedger:
         return self._grants
 
     def refresh(
-        self, levels: Iterable[SessionLevel], queue_ids: Collection[str], mark: int, began: float
+        self, levels: Iterable[SessionLevel], mark: int, began: float
     ) -> tuple[list[SessionLevel], int]:
-        """Take all open sessions of these queues as Postgres had them when asked at `began`.
+        """Take sessions as Postgres had them when asked at `began`.
 
-        Sessions that are not among them and were not heard of since are closed and go. Returns the
-        sessions that were not known, and how many known ones changed.
+        Returns those that were not known, and how many known ones changed.
         """
         new: list[SessionLevel] = []
         changed = 0
-        listed = set()
         for level in levels:
-            listed.add(level.session_id)
             session, is_new = self._known(level.session_id, level.queue_id, level.routes)
             if is_new:
                 new.append(level)
             if began - session.reported_at >= FRESH_S or session.doubted:
                 changed += self._take_level(session, level, mark) and not is_new
             session.heard_at = max(session.heard_at, began)
+        return new, changed
+
+    def forget_closed(self, queue_ids: Collection[str], began: float) -> None:
+        """After a whole refresh: sessions of these queues that were not named since are closed."""
         queues = set(queue_ids)
         for session_id, session in list(self._sessions.items()):
-            if session.queue_id in queues and session_id not in listed and session.heard_at < began:
+            if session.queue_id in queues and session.heard_at < began:
                 self._forget(session_id)
-        return new, changed
 
     def correct(
         self, session_ids: Iterable[str], levels: Sequence[SessionLevel], mark: int, now: float

@@ -134,14 +134,12 @@ class View:
             self._touch(level.queue_id)
         return taken
 
-    def session_levels(
-        self, levels: Sequence[SessionLevel], queue_ids: Collection[str], mark: int, began: float
-    ) -> int:
-        """Take all open sessions of these queues (see CapacityLedger.refresh); what was news."""
-        new, changed = self.ledger.refresh(levels, queue_ids, mark, began)
+    def session_levels(self, levels: Sequence[SessionLevel], mark: int, began: float) -> int:
+        """Take some open sessions (see CapacityLedger.refresh). Returns how many were news."""
+        new, changed = self.ledger.refresh(levels, mark, began)
         for level in new:
             self.hint_routes((level.queue_id, route) for route in level.routes)
-        for queue_id in queue_ids:
+        for queue_id in {level.queue_id for level in levels}:
             self._touch(queue_id)
         return len(new) + changed
 

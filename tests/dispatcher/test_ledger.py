@@ -53,13 +53,13 @@ def test_refused_claims_free_their_slots() -> None:
 
 def test_levels_of_postgres_know_the_grants_before_them() -> None:
     ledger = CapacityLedger()
-    ledger.refresh([stored(4)], [QUEUE], ledger.mark(), 0.0)
+    ledger.refresh([stored(4)], ledger.mark(), 0.0)
     first = take(ledger, 1)
     ledger.granted(first, 1)
     mark = ledger.mark()
     second = take(ledger, 1)
     ledger.granted(second, 1)
-    ledger.refresh([stored(3)], [QUEUE], mark, 1.0)
+    ledger.refresh([stored(3)], mark, 1.0)
     assert free(ledger) == 2, "the level knows of the first grant, not of the second"
     ledger.sent(second, "8-0")
     ledger.report(report(4, "7-0"), 2.0)
@@ -69,22 +69,22 @@ def test_levels_of_postgres_know_the_grants_before_them() -> None:
 def test_a_fresh_report_outranks_postgres_until_it_ages() -> None:
     ledger = CapacityLedger()
     ledger.report(report(0), 0.0)
-    assert ledger.refresh([stored(9)], [QUEUE], ledger.mark(), FRESH_S / 2) == ([], 0)
+    assert ledger.refresh([stored(9)], ledger.mark(), FRESH_S / 2) == ([], 0)
     assert free(ledger) == 0
-    assert ledger.refresh([stored(9)], [QUEUE], ledger.mark(), FRESH_S * 2) == ([], 1)
+    assert ledger.refresh([stored(9)], ledger.mark(), FRESH_S * 2) == ([], 1)
     assert free(ledger) == 9
 
 
 def test_sessions_that_postgres_does_not_list_are_gone_unless_heard_since() -> None:
     ledger = CapacityLedger()
     ledger.report(report(1), 1.0)
-    ledger.refresh([], [QUEUE], ledger.mark(), 0.5)
+    ledger.forget_closed([QUEUE], 0.5)
     assert free(ledger) == 1
-    ledger.refresh([], ["e" * 32], ledger.mark(), 2.0)
+    ledger.forget_closed(["e" * 32], 2.0)
     assert free(ledger) == 1
-    ledger.refresh([], [QUEUE], ledger.mark(), 2.0)
-    assert free(ledger) == 0
-    assert ledger.session_count() == 0
+    ledger.refresh([stored(1, session_id="f" * 32)], ledger.mark(), 2.0)
+    ledger.forget_closed([QUEUE], 2.0)
+    assert ledger.session_count() == 1
 
 
 def test_a_doubted_session_gets_nothing_until_its_next_level() -> None:
@@ -98,7 +98,7 @@ def test_a_doubted_session_gets_nothing_until_its_next_level() -> None:
         elif news == "correct":
             ledger.correct([SESSION], [stored(4)], ledger.mark(), 0.1)
         else:
-            ledger.refresh([stored(4)], [QUEUE], ledger.mark(), 0.1)
+            ledger.refresh([stored(4)], ledger.mark(), 0.1)
         assert free(ledger) == 4
     ledger.correct([SESSION], [], ledger.mark(), 0.2)
     assert ledger.session_count() == 0
@@ -124,7 +124,7 @@ def test_promises_nobody_confirms_lapse_and_silent_sessions_are_forgotten() -> N
 def test_queues_of_others_are_dropped_and_sessions_may_change_queue() -> None:
     ledger = CapacityLedger()
     ledger.report(report(4), 0.0)
-    ledger.refresh([stored(2, queue_id="e" * 32)], ["e" * 32], ledger.mark(), 10.0)
+    ledger.refresh([stored(2, queue_id="e" * 32)], ledger.mark(), 10.0)
     assert (free(ledger), ledger.slots("e" * 32).free_of(1)) == (0, 2)
     ledger.drop_queues(lambda queue_id: queue_id == QUEUE)
     assert (ledger.session_count(), ledger.free_count()) == (0, 0)
@@ -182,7 +182,7 @@ class Books(RuleBasedStateMachine):
     @rule()
     def scan_ends(self) -> None:
         mark, level, began = self.scans.pop(0)
-        self.ledger.refresh([stored(level)], [QUEUE], mark, began)
+        self.ledger.refresh([stored(level)], mark, began)
 
     @precondition(lambda self: free(self.ledger) > 0)
     @rule(count=st.integers(1, 3))

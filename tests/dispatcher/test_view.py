@@ -210,9 +210,9 @@ def test_queues_of_other_dispatchers_are_ignored_and_given_up(view: View) -> Non
 
 
 def test_sessions_of_postgres_bring_their_routes(view: View) -> None:
-    assert view.session_levels([stored(2)], [QUEUE], view.ledger.mark(), 0.0) == 1
+    assert view.session_levels([stored(2)], view.ledger.mark(), 0.0) == 1
     assert limits(planned(view)) == {1: 2}
-    assert view.session_levels([stored(2)], [QUEUE], view.ledger.mark(), 0.0) == 0
+    assert view.session_levels([stored(2)], view.ledger.mark(), 0.0) == 0
 
 
 def test_a_round_over_many_routes_reads_a_bounded_number_of_rows(view: View) -> None:
