@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -150,10 +151,10 @@ async def test_the_attempt_timeout_is_an_ordinary_lapse(world: World) -> None:
     ids=str,
 )
 async def test_an_unstarted_attempt_past_its_deadline_fails(
-    world: World, limits: dict[str, int], code: str
+    world: World, limits: dict[str, Any], code: str
 ) -> None:
     [start] = await world.leased(
-        await world.worker(), **{name: world.at(ms) for name, ms in limits.items()}
+        await world.worker(), 1, **{name: world.at(ms) for name, ms in limits.items()}
     )
     world.wait(2000)
     [expired] = await world.sweep()
