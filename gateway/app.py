@@ -4,7 +4,7 @@ Frames go straight between the server and the socket shell: no framework code ru
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -52,6 +52,7 @@ def create_app(node: Node, *, hello_timeout_s: float) -> GatewayApp:
     )
     http.router.redirect_slashes = False
     http.add_exception_handler(HTTPException, answers.on_http_exception)
+    http.add_exception_handler(Exception, answers.on_exception)
     _add_routes(http, node, gate, answers)
     return GatewayApp(http, WorkerEndpoint(node, gate, answers, hello_timeout_s), answers)
 
@@ -62,39 +63,41 @@ def _add_routes(http: FastAPI, node: Node, gate: Gate, answers: Answers) -> None
     queues = QueueResource(gate, node.calls, node.ids)
     health = HealthResource(node.readiness, node.registry)
 
-    def add(method: str, path: str, handler: Handler, **documented: Any) -> None:
-        _add(http, method, path, answers.endpoint(handler), handler, documented)
+    def add(method: str, path: str, name: str, handler: Handler, status_code: int = 200) -> None:
+        _add(http, method, path, name, answers.endpoint(handler), handler.__doc__, status_code)
 
-    add("POST", "/v1/tasks", tasks.submit, status_code=201)
-    add("POST", "/v1/tasks:batchSubmit", tasks.batch_submit)
-    add("GET", "/v1/tasks/{task_id}", tasks.read)
-    add("GET", "/v1/tasks/{task_id}/attempts", tasks.attempts)
-    add("GET", "/v1/queues", queues.list_all)
-    add("POST", "/v1/queues", queues.create, status_code=201)
-    add("GET", "/v1/queues/{queue}", queues.read)
-    add("GET", "/health/live", health.live)
-    add("GET", "/health/ready", health.ready)
-    add("GET", PATH, _upgrade_only)
-    _add(http, "GET", "/metrics", health.metrics, health.metrics, {})
+    add("POST", "/v1/tasks", "submit_task", tasks.submit, 201)
+    add("POST", "/v1/tasks:batchSubmit", "submit_tasks", tasks.batch_submit)
+    add("GET", "/v1/tasks/{task_id}", "get_task", tasks.read)
+    add("GET", "/v1/tasks/{task_id}/attempts", "list_attempts", tasks.attempts)
+    add("GET", "/v1/queues", "list_queues", queues.list_all)
+    add("POST", "/v1/queues", "create_queue", queues.create, 201)
+    add("GET", "/v1/queues/{queue}", "get_queue", queues.read)
+    add("GET", "/health/live", "live", health.live)
+    add("GET", "/health/ready", "ready", health.ready)
+    add("GET", PATH, "connect_worker", _upgrade_only)
+    _add(http, "GET", "/metrics", "metrics", health.metrics, health.metrics.__doc__, 200)
 
 
 def _add(
     http: FastAPI,
     method: str,
     path: str,
+    name: str,
     endpoint: Callable[[Request], Awaitable[Response]],
-    documented_by: Callable[..., object],
-    documented: dict[str, Any],
+    text: str | None,
+    status_code: int,
 ) -> None:
     http.add_api_route(
         path,
         endpoint,
         methods=[method],
+        name=name,
+        operation_id=name,
+        summary=(text or "").strip(),
+        status_code=status_code,
         response_class=Response,
         response_model=None,
-        summary=(documented_by.__doc__ or "").strip(),
-        operation_id=documented_by.__name__,
-        **documented,
     )
 
 

@@ -72,6 +72,10 @@ class Credentials:
             return None
         return Grant(found.key_id, found.namespace_id, found.scopes, found.queue_ids)
 
+    def forget(self) -> None:
+        """Ask the store anew about every credential."""
+        self._known.forget()
+
     async def is_valid(self, key_id: str) -> bool:
         """Whether a credential proven before still holds."""
         return await self._known.get(key_id) is not None

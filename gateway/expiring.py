@@ -34,6 +34,10 @@ class ExpiringCache(Generic[K, V]):
             return None
         return entry[1]
 
+    def forget(self) -> None:
+        """Drop every value, so that each is read again."""
+        self._entries.clear()
+
     async def get(self, key: K) -> V | None:
         """The value, read if it is unknown or too old. Raises what the read raises."""
         value = self.peek(key)

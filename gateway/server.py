@@ -43,6 +43,7 @@ class GatewayServer(uvicorn.Server):
                 ws_per_message_deflate=False,
                 timeout_graceful_shutdown=round(limits.DRAIN_FLUSH_S),
                 server_header=False,
+                proxy_headers=False,
             )
         )
         self._node = node

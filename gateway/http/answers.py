@@ -99,6 +99,10 @@ class Answers:
         code = _ROUTER_CODES.get(error.status_code, ErrorCode.BAD_REQUEST)
         return self.failure(ApiError(code), headers=error.headers)
 
+    async def on_exception(self, _request: Request, _error: Exception) -> Response:
+        """What no handler caught; the server logs it."""
+        return self.failure(ApiError(ErrorCode.INTERNAL))
+
     def failure(self, error: ApiError, *, headers: Mapping[str, str] | None = None) -> Response:
         """A refusal as a whole response."""
         return _failure(self._next_request_id(), error, headers)
@@ -129,6 +133,8 @@ def _failure(
     extra = dict(headers or {})
     if error.code in _RETRY_LATER:
         extra["Retry-After"] = str(limits.RETRY_AFTER_S)
+    if error.code is ErrorCode.PAYLOAD_TOO_LARGE:
+        extra["Connection"] = "close"  # the rest of the body is not read
     if error.code is ErrorCode.UNAUTHENTICATED:
         extra["WWW-Authenticate"] = "Bearer"
     return _respond(request_id, http_status(error.code), body, extra)

@@ -259,15 +259,14 @@ class WorkerSocket:
         if isinstance(item, bytes):
             self._out_bytes += len(item)
         due = self._out_due
-        if due is not None:
-            if not due.done():
-                due.set_result(None)
+        if due is not None and not due.done():
+            due.set_result(None)
+        if len(self._out) > limits.SEND_FRAMES_MAX or self._out_bytes > limits.SEND_BYTES_MAX:
+            self._give_up()
         elif self._writing and self._full_since is None and self._is_full():
             # The writer waits for the socket, and this much waits for the writer.
             self._full_since = self._loop.time()
             self._hints.level_changed(self)
-        elif len(self._out) > limits.SEND_FRAMES_MAX or self._out_bytes > limits.SEND_BYTES_MAX:
-            self._give_up()
 
     def _is_full(self) -> bool:
         return (

@@ -281,7 +281,7 @@ class Dispatcher:
 
     def __init__(self, pools: Pools, bus: Bus, lease_ms: int = LEASE_MS) -> None:
         self._pools = pools
-        self._bus = bus
+        self.bus = bus
         self._lease_ms = lease_ms
 
     async def claim(self, session_id: str, limit: int = 100) -> list[dispatch.Assignment]:
@@ -296,5 +296,5 @@ class Dispatcher:
     async def dispatch(self, session_id: str, limit: int = 100) -> list[dispatch.Assignment]:
         won = await self.claim(session_id, limit)
         if won:
-            await self._bus.assign(won[0].node_id, won)
+            await self.bus.assign(won[0].node_id, won)
         return won

@@ -42,9 +42,8 @@ async def test_without_a_proven_credential_401(gateway: Gateway, authorization: 
     headers = {} if authorization is None else {"Authorization": authorization}
     if authorization is not None and not authorization.isascii():
         async with httpx.AsyncClient(base_url=gateway.url) as client:
-            answer = await client.get(
-                "/v1/queues", headers={"Authorization": authorization.encode()}
-            )
+            odd = [(b"Authorization", authorization.encode())]
+            answer = await client.get("/v1/queues", headers=odd)
         assert answer.status_code == 401
         return
     assert await refused(gateway.ws_url, headers, ["pulse.worker.v1"]) == (401, "unauthenticated")
