@@ -47,6 +47,10 @@ format: setup ## sort imports, apply safe fixes, format
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
+.PHONY: schema
+schema: setup ## write store/schema.sql anew, after a migration was added
+	$(BIN)/python -m devcluster.schema
+
 .PHONY: bench
 bench: setup ## measure full lives a second and dispatch latency on this machine
 	$(BIN)/python -m loadtest.bench $(ARGS)
