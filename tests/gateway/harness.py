@@ -241,10 +241,11 @@ def capability(handler: str = "send") -> dict[str, str]:
 
 @asynccontextmanager
 async def worker_on(
-    gateway: Gateway, app: App, *, hello: bool = True, **known: Any
+    gateway: Gateway | str, app: App, *, hello: bool = True, **known: Any
 ) -> AsyncIterator[Worker]:
+    """A worker connection to a gateway of this test, or to the URL of another one."""
     async with connect(
-        gateway.ws_url,
+        gateway if isinstance(gateway, str) else gateway.ws_url,
         additional_headers=app.headers,
         subprotocols=["pulse.worker.v1"],  # type: ignore[list-item]
         compression=None,
