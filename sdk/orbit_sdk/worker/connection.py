@@ -12,15 +12,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
 from math import inf
-from typing import assert_never
+from typing import Any, assert_never
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from orbit_sdk.errors import OrbitError, Unavailable, error_for_status
-from orbit_sdk.protocol.errors import CloseCode
+from orbit_sdk.protocol.errors import ERRORS, CloseCode, ErrorCode
 from orbit_sdk.protocol.frames import FrameError, decode_server_frame
 from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, PING_INTERVAL_S
 from orbit_sdk.worker.effects import (
@@ -33,6 +35,7 @@ from orbit_sdk.worker.effects import (
     Stop,
     Welcomed,
 )
+from orbit_sdk.worker.handoff import Handoff
 from orbit_sdk.worker.limits import (
     CLOSE_TIMEOUT_S,
     CONNECT_BACKOFF,
@@ -50,6 +53,7 @@ SUBPROTOCOL = Subprotocol("pulse.worker.v1")
 
 # Answers to the handshake that another try of the same worker will not change.
 _FINAL_STATUSES = frozenset({400, 401, 403, 404, 426})
+_CODES = frozenset(code.value for code in ErrorCode)
 
 _log = logging.getLogger("orbit_sdk.worker")
 
@@ -94,7 +98,8 @@ class Connection:
 
     def finished(self, attempt_id: str, report: Report | None) -> None:
         """A handler ended; None abandons its attempt."""
-        self._call(lambda: self._handler_ended(attempt_id, report))
+        with suppress(RuntimeError):  # The connection has ended already.
+            self._endings.put((attempt_id, report))
 
     def drain(self) -> None:
         """Take no new task; end once nothing is held any more."""
@@ -113,10 +118,8 @@ class Connection:
         self._thread.join()
 
     def _call(self, act: Callable[[], None]) -> None:
-        try:
+        with suppress(RuntimeError):  # The connection has ended already.
             self._loop.call_soon_threadsafe(act)
-        except RuntimeError:
-            _log.debug("the connection has ended already")
 
     # In the thread
 
@@ -134,6 +137,8 @@ class Connection:
 
     async def _stay_connected(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._broken)
+        self._endings = Handoff(self._loop, self._handler_ended)
         self._closing = asyncio.Event()
         self._leaving = asyncio.Event()
         self._to_write = asyncio.Event()
@@ -152,6 +157,15 @@ class Connection:
             _log.warning("disconnected (%s); connecting again in %.1f s", trouble, wait_s)
             await self._pause(wait_s)
 
+    def _broken(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed, so nobody may rely on this thread any more: end it, and the work."""
+        error = context.get("exception")
+        _log.error("in the worker's connection: %s", context["message"], exc_info=error)
+        if "handle" not in context:
+            return  # Not one of our callbacks: a socket that ended badly, which `_serve` sees too.
+        self._failure = Unavailable("worker_failed", f"internal failure: {error!r}")
+        self._closing.set()
+
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -162,8 +176,7 @@ class Connection:
     async def _one_connection(self) -> str:
         """Connect and serve until the connection ends; why it did. Raises a final refusal."""
         try:
-            # A refresh may block; boundaries have to be kept meanwhile.
-            credential = await asyncio.to_thread(self._credential)
+            credential = await self._ask_credential()
             async with connect(
                 self._url,
                 subprotocols=[SUBPROTOCOL],
@@ -188,6 +201,16 @@ class Connection:
             if not self._welcomed and not error.retryable:
                 raise
             return str(error)
+
+    async def _ask_credential(self) -> str:
+        """The credential for this connect. A refresh may block: boundaries are kept meanwhile."""
+        try:
+            return await asyncio.to_thread(self._credential)
+        except OrbitError:
+            raise
+        except Exception as error:
+            text = f"the credential function raised {type(error).__name__}: {error}"
+            raise Unavailable("no_credential", text, retryable=True) from None
 
     def _handshake_refused(self, error: InvalidStatus) -> str:
         status = error.response.status_code
@@ -228,9 +251,10 @@ class Connection:
         if left is not None:
             await socket.close(CloseCode.NORMAL, left.code[:100])
             if left.final and not self._welcomed:
-                raise Unavailable(
-                    left.code, f"the cluster refused this worker: {left.message}", retryable=False
-                )
+                row = ERRORS.get(ErrorCode(left.code)) if left.code in _CODES else None
+                status = row.http_status if row is not None else None
+                text = f"the cluster refused this worker: {left.message}"
+                raise error_for_status(status or HTTPStatus.CONFLICT, left.code, text)
             return f"{left.code}: {left.message}"
         await socket.close(CloseCode.NORMAL if self._closing.is_set() else CloseCode.GOING_AWAY)
         return f"closed with {socket.close_code} {socket.close_reason or ''}".rstrip()
@@ -255,7 +279,8 @@ class Connection:
             self._to_write.clear()
             await self._to_write.wait()
 
-    def _handler_ended(self, attempt_id: str, report: Report | None) -> None:
+    def _handler_ended(self, ending: tuple[str, Report | None]) -> None:
+        attempt_id, report = ending
         now = time.monotonic()
         if report is None:
             self._apply(self._core.abandoned(attempt_id, now))

@@ -111,6 +111,15 @@ class Desk:
         self._at_work.add(ref.task_id)
         self._advance(held, now)
 
+    def make_way(self, task_id: str, epoch: int) -> None:
+        """A task was granted anew, which proves that its earlier grants are over: one whose handler
+        was never run here is let go (INV-1, OP-14)."""
+        if task_id in self._at_work:
+            for held in list(self):
+                before = held.ref.task_id == task_id and int(held.ref.epoch) < epoch
+                if before and held.step is Step.STARTING:
+                    self._drop(held, "not started: the task was granted anew")
+
     def finished(self, attempt_id: str, report: Report, now: float) -> None:
         """The handler has ended. Tells the server until it has a final answer."""
         held = self._held.get(attempt_id)

@@ -6,6 +6,7 @@ that was stopped because its lease is lost (the server decides by the recovery c
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from orbit_sdk.protocol.states import Outcome, RecoverySafety
 from orbit_sdk.worker.context import TaskContext
 from orbit_sdk.worker.effects import Run, StopReason
 from orbit_sdk.worker.handlers import Handler, Registry
+from orbit_sdk.worker.handoff import Handoff
 from orbit_sdk.worker.outcomes import (
     CANCELLED,
     HANDLER_ERROR,
@@ -59,12 +61,13 @@ class Runner:
         self._ended = ended
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="orbit-handler")
         self._jobs: dict[str, Job] = {}
+        self._orders: Handoff[Job] = Handoff(loop, self._launch)
 
     def begin(self, order: Run) -> None:
         """Start the handler of an authorised attempt."""
         job = Job(order, self._registry.find(order.task), TaskContext(order))
         self._jobs[order.attempt_id] = job
-        self._loop.call_soon_threadsafe(self._launch, job)
+        self._orders.put(job)
 
     def stop(self, attempt_id: str, reason: StopReason) -> None:
         """Tell a handler to stop. The event is set at once, whatever the user's loop is doing."""
@@ -78,7 +81,10 @@ class Runner:
         self._loop.call_soon_threadsafe(self._cancel, job)
 
     def close(self) -> bool:
-        """Take no more work. True if no blocking handler is left running in a thread."""
+        """Take no more work, and stop what is left: nobody keeps its lease any more. True if
+        nothing was left."""
+        for attempt_id in list(self._jobs):
+            self.stop(attempt_id, StopReason.LEASE_LOST)
         self._threads.shutdown(wait=False, cancel_futures=True)
         return not self._jobs
 
@@ -105,8 +111,10 @@ class Runner:
                 value = await handler.call(payload, context)
             else:
                 value = await self._loop.run_in_executor(
-                    self._threads, handler.call, payload, context
+                    self._threads, _call_in_thread, handler, payload, context
                 )
+            if inspect.isawaitable(value):  # Of a callable that only turns out to be asyncio.
+                value = await value
         except TaskCancelled as error:
             return self._stopped(job) if job.reason is not None else raised(error)
         except (TaskFailed, TaskUnknown) as error:
@@ -148,3 +156,12 @@ class Runner:
     def _end(self, job: Job, report: Report | None) -> None:
         del self._jobs[job.order.attempt_id]
         self._ended(job.order.attempt_id, report)
+
+
+def _call_in_thread(handler: Handler, payload: object, context: TaskContext) -> object:
+    context.raise_if_cancelled()
+    try:
+        return handler.call(payload, context)
+    except StopIteration as error:
+        # No future can carry one: whoever awaits it would wait for ever.
+        raise RuntimeError("the handler raised StopIteration") from error

@@ -208,6 +208,8 @@ class SessionCore:
         if self._phase is not Phase.READY or frame.session_id != self._mail.session_id:
             return
         body = frame.body
+        if not self._draining:
+            self._desk.make_way(body.task.id, int(body.epoch))
         unfit = self._unfit(body)
         if unfit is None:
             self._desk.accept(body, now)

@@ -200,6 +200,27 @@ def test_an_assignment_that_comes_twice_is_started_once(wired: Wired) -> None:
     assert len(wired.frames_of(StartFrame)) == 1
 
 
+def test_a_new_grant_takes_the_place_of_a_start_that_was_never_answered(wired: Wired) -> None:
+    wired.deaf = True
+    earlier = wired.assign()
+    wired.deaf = False
+    later = wired.assign(task_id=earlier.task.id)
+    (run,) = wired.taken(Run)
+    assert isinstance(run, Run)
+    assert run.attempt_id == later.attempt_id
+    assert wired.core.held == 1
+
+
+def test_an_older_grant_that_comes_late_takes_no_place(wired: Wired) -> None:
+    earlier = wired.gateway.assign(task_id="d" * 32)
+    wired.deaf = True
+    wired.assign(task_id="d" * 32)
+    before = len(wired.sent)
+    wired.receive(earlier)
+    assert len(wired.sent) == before
+    assert wired.core.held == 1
+
+
 # Finishes
 
 

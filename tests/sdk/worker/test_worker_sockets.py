@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from orbit_sdk.errors import Unauthorized
+from orbit_sdk.errors import Conflict, Forbidden, OrbitError, Unauthorized, Unavailable
 from orbit_sdk.protocol.frames import CapacityFrame, FinishFrame, HelloFrame, RenewFrame
 from orbit_sdk.protocol.states import AttemptState
 from orbit_sdk.worker.context import TaskContext
@@ -90,17 +90,18 @@ async def test_asyncio_and_blocking_handlers_run_and_report() -> None:
         ("large", AttemptState.FAILED, "result_too_large"),
         ("strange", AttemptState.FAILED, "result_not_json"),
         ("exit", AttemptState.FAILED, "handler_error"),
+        ("stop-iteration", AttemptState.FAILED, "handler_error"),
         ("self-cancelled", AttemptState.FAILED, "handler_error"),
     ],
 )
+@pytest.mark.parametrize("how", ["asyncio", "blocking"])
 async def test_how_a_handler_ends_decides_the_report(
-    what: str, state: AttemptState, code: str
+    how: str, what: str, state: AttemptState, code: str
 ) -> None:
     async with served_gateway() as gateway:
         worker = made_worker(gateway)
 
-        @worker.handler("work")
-        async def work(payload: str) -> object:
+        def work(payload: str) -> object:
             match payload:
                 case "bug":
                     raise KeyError("x")
@@ -114,12 +115,18 @@ async def test_how_a_handler_ends_decides_the_report(
                     return "x" * 300_000
                 case "strange":
                     return {"f": object()}
+                case "stop-iteration":
+                    raise StopIteration
                 case "exit":
                     raise SystemExit(3)
                 case "self-cancelled":
                     raise asyncio.CancelledError
             return None
 
+        async def work_async(payload: str) -> object:
+            return work(payload)
+
+        worker.handler("work")(work_async if how == "asyncio" else work)
         async with serving(worker, gateway):
             attempt = await gateway.assign(msgspec.json.encode(what))
             await gateway.until(lambda: settled(gateway, attempt))
@@ -372,3 +379,66 @@ async def test_what_cannot_work_is_said_at_once() -> None:
     unnamed.handler("work")(lambda: None)
     with pytest.raises(Unauthorized, match="ORBIT_CREDENTIAL"):
         await unnamed.serve()
+
+
+async def test_a_failure_of_the_connection_itself_stops_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served_gateway(lease_s=3.0) as gateway:
+        worker = made_worker(gateway)
+        stopped = asyncio.Event()
+
+        @worker.handler("work")
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("a bug of ours")
+
+        task = asyncio.create_task(worker.serve())
+        await gateway.ready()
+        attempt = await gateway.assign()
+        await gateway.until(lambda: state_of(gateway, attempt) is AttemptState.RUNNING)
+        monkeypatch.setattr("orbit_sdk.worker.session.SessionCore.tick", broken)
+        with pytest.raises(Unavailable, match="a bug of ours"):
+            await asyncio.wait_for(task, 10)
+        async with asyncio.timeout(1):
+            await stopped.wait()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("instance_conflict", Conflict), ("queue_unavailable", Conflict), ("forbidden", Forbidden)],
+)
+async def test_a_first_hello_that_is_refused_ends_the_worker(
+    code: str, kind: type[OrbitError]
+) -> None:
+    async with served_gateway() as gateway:
+        gateway.model.trouble = lambda frame: code
+        worker = made_worker(gateway)
+        worker.handler("work")(lambda: None)
+        with pytest.raises(kind, match=code):
+            await asyncio.wait_for(worker.serve(), 10)
+
+
+async def test_a_credential_function_that_fails_later_only_delays() -> None:
+    async with served_gateway() as gateway:
+        calls = 0
+
+        def shaky() -> str:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise OSError("the vault is away")
+            return CREDENTIAL
+
+        worker = Worker(gateway.url, shaky)
+        worker.handler("work")(lambda: None)
+        async with serving(worker, gateway):
+            gateway.socket.transport.abort()
+            await gateway.until(lambda: not gateway.model.session_id)
+            await gateway.ready()
+        assert calls >= 4
