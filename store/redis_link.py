@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -126,7 +127,7 @@ async def _exchange(connection: AbstractConnection, commands: Sequence[Command])
     """
     whole = False
     try:
-        await connection.send_packed_command(connection.pack_commands(commands))
+        await connection.send_packed_command(_pack(commands))
         replies: list[Reply] = []
         for _ in commands:
             try:
@@ -138,6 +139,12 @@ async def _exchange(connection: AbstractConnection, commands: Sequence[Command])
     finally:
         if not whole:
             await connection.disconnect(nowait=True)
+
+
+def _pack(commands: Sequence[Command]) -> bytes:
+    """The bytes of all commands. The library's own packing costs more than the rest of a call."""
+    packed: list[bytes] = [pack_command(command) for command in commands]  # type: ignore[arg-type]
+    return b"".join(packed)
 
 
 def _line(error: Exception) -> str:
