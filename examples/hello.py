@@ -6,7 +6,7 @@ Start a cluster with `orbit dev`, export the two variables it prints, then run t
 import asyncio
 from dataclasses import dataclass
 
-from orbit_sdk import AsyncClient, TaskContext, Worker
+from orbit_sdk import AsyncClient, Worker
 
 worker = Worker(queue="default")
 
@@ -19,9 +19,9 @@ class Greeting:
 
 
 @worker.handler("hello")
-async def hello(greeting: Greeting, ctx: TaskContext) -> dict[str, str]:
+async def hello(greeting: Greeting) -> dict[str, str]:
     """Runs in this process, under a lease that the SDK keeps alive."""
-    return {"text": f"Hello, {greeting.name}!", "attempt": ctx.attempt_id}
+    return {"text": f"Hello, {greeting.name}!"}
 
 
 async def main() -> None:

@@ -1,6 +1,7 @@
 """What becomes of a task that fails: tried again, given up at once, or put before a person.
 
 Start a cluster with `orbit dev`, export the two variables it prints, then run this file.
+The tracebacks on standard error are the worker's log: it shows what a handler raised.
 """
 
 import asyncio
