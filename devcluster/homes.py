@@ -3,9 +3,10 @@
 Postgres refuses to run as root, so a root parent lends it the account `nobody` (or the one named by
 ORBIT_STORE_ACCOUNT). Promises: nothing outside the store's own folder changes owner or mode, ever;
 in particular no parent folder is opened up. If the account cannot reach the wanted folder, the
-store lives under /var/lib/orbit-dev instead.
+store lives under /var/lib/orbit-dev instead, and is cleared away after that folder is gone.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -20,6 +21,7 @@ from typing import IO
 from devcluster.processes import Account, ProcessFailed
 
 OUT_OF_REACH_ROOT = Path("/var/lib/orbit-dev")
+BELONGS_TO = "belongs-to"
 
 
 def server_account() -> Account | None:
@@ -76,10 +78,23 @@ def store_home(wanted: Path, account: Account | None) -> Path:
         return wanted
     digest = hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16]
     OUT_OF_REACH_ROOT.mkdir(mode=0o755, exist_ok=True)
+    erase_abandoned(OUT_OF_REACH_ROOT)
     home = OUT_OF_REACH_ROOT / f"{wanted.name}-{digest}"
     home.mkdir(mode=0o700, exist_ok=True)
+    (home / BELONGS_TO).write_text(str(wanted))
     own(home, account)
     return home
+
+
+def erase_abandoned(root: Path) -> None:
+    """Delete the homes under `root` whose wanted folder is gone and that nobody runs."""
+    for mark in root.glob(f"*/{BELONGS_TO}"):
+        # Another process may be clearing away the same ones.
+        with contextlib.suppress(FileNotFoundError, ProcessFailed):
+            wanted = Path(mark.read_text())
+            if not wanted.exists():
+                with lock_home(mark.parent):
+                    erase(mark.parent)
 
 
 def own(path: Path, account: Account | None) -> None:

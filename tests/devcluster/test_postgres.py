@@ -15,7 +15,7 @@ import asyncpg
 import psutil
 import pytest
 
-from devcluster.homes import can_run, run_as, server_account
+from devcluster.homes import can_run, erase_abandoned, run_as, server_account
 from devcluster.postgres import EmbeddedPostgres, find_tools
 from devcluster.processes import ProcessFailed
 from tests.arch.tree import ROOT
@@ -168,16 +168,22 @@ async def test_tools_out_of_the_accounts_reach_are_copied_and_no_parent_is_opene
 
 
 @as_root
-async def test_data_out_of_the_accounts_reach_lives_elsewhere(folder: Path) -> None:
+async def test_data_out_of_the_accounts_reach_lives_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = folder / "elsewhere"
+    monkeypatch.setattr("devcluster.homes.OUT_OF_REACH_ROOT", elsewhere)
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
-    postgres = EmbeddedPostgres(closed / "store", settings=SMALL)
-    try:
-        postgres.start()
+    with EmbeddedPostgres(closed / "store", settings=SMALL) as postgres:
         assert await fetch(postgres, "SELECT 1") == 1
         assert stat.S_IMODE(closed.stat().st_mode) == 0o700
-    finally:
-        postgres.erase()
+        homes = list(elsewhere.iterdir())
+        shutil.rmtree(closed)
+        erase_abandoned(elsewhere)
+        assert list(elsewhere.iterdir()) == homes, "it is in use"
+    erase_abandoned(elsewhere)
+    assert not list(elsewhere.iterdir())
 
 
 @as_root
