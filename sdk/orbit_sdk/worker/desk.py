@@ -307,9 +307,9 @@ class Desk:
             self._advance(held, now)  # A report is judged as a repeat first.
 
     def _renew(self, held: Held, now: float) -> None:
+        assert held.owned, "a renewal is due only under the session that holds the attempt"
+        assert held.step is Step.RUNNING, "a renewal is due only for what runs"
         held.renew_at = inf
-        if held.step is not Step.RUNNING or held.lost or held.cancelled or not held.owned:
-            return
         held.renew_id = self._new_id()
         self._mail.post(Operation.RENEW, held.renew_id, held, now)
 

@@ -82,6 +82,35 @@ def test_a_late_answer_to_a_repeat_is_counted_from_the_first_sending(wired: Wire
     assert stops(wired) == [(attempt.attempt_id, StopReason.LEASE_LOST)]
 
 
+@pytest.mark.parametrize("kind", [StartFrame, RenewFrame])
+def test_a_late_answer_to_what_was_refused_is_not_taken_for_the_next_try(
+    wired: Wired, kind: type
+) -> None:
+    wired.silent = kind is StartFrame
+    attempt = wired.assign()
+    wired.silent = True
+    wired.pass_to(wired.now + 14)
+    old, repeat = wired.frames_of(kind)[:2]
+    assert old.message_id == repeat.message_id
+    late = wired.gateway.result(old, attempt, kind.__name__[:5].lower(), applied=True, repeat=True)  # type: ignore[arg-type]
+    boundary = 100.0 + LEASE_S - MARGIN_S
+    wired.receive(
+        ErrorFrame(
+            "1",
+            "2" * 32,
+            ErrorBody("unavailable", ""),
+            wired.gateway.session_id,
+            old.message_id,
+        )
+    )
+    wired.deaf = True
+    wired.pass_to(wired.now + 1)
+    wired.receive(late)
+    assert not wired.taken(Run) or kind is RenewFrame
+    wired.pass_to(boundary)
+    assert bool(stops(wired)) is (kind is RenewFrame), "the late answer was counted from too late"
+
+
 def test_a_start_that_is_confirmed_too_late_is_reported_and_not_run(wired: Wired) -> None:
     wired.silent = True
     attempt = wired.assign()
