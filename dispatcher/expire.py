@@ -5,7 +5,6 @@ works on and each is judged by its own newest end (INV-5, INV-6, INV-44).
 Promise: a lease is settled within 1 s of its end and never before; tasks that wait again are woken.
 """
 
-import contextlib
 from typing import Any
 
 import asyncpg
@@ -13,9 +12,8 @@ import asyncpg
 from dispatcher.assign import ACQUIRE_S, STORE_ERRORS
 from dispatcher.limits import EXPIRE_BATCH_MAX
 from dispatcher.metrics import DispatcherMetrics
-from dispatcher.view import Route, View
+from dispatcher.waking import Waking
 from runtime.loops import Loop
-from store.bus import Bus, BusUnavailable
 from store.dispatch import expire_leases, expire_ready
 
 BATCHES_TICK_MAX = 20  # then the loop shows a good tick, and goes on at its next one
@@ -25,11 +23,10 @@ class Expiry:
     """The sweep over leases and waiting tasks."""
 
     def __init__(
-        self, pool: "asyncpg.Pool[Any]", bus: Bus, view: View, metrics: DispatcherMetrics
+        self, pool: "asyncpg.Pool[Any]", waking: Waking, metrics: DispatcherMetrics
     ) -> None:
         self._pool = pool
-        self._bus = bus
-        self._view = view
+        self._waking = waking
         self._metrics = metrics
 
     def loop(self, interval_s: float) -> Loop:
@@ -42,8 +39,7 @@ class Expiry:
         async with self._pool.acquire(timeout=ACQUIRE_S) as connection:
             for _ in range(BATCHES_TICK_MAX):
                 leases = await expire_leases(connection, EXPIRE_BATCH_MAX)
-                waiting = {(row.queue_id, row.route_id) for row in leases if row.waiting}
-                await wake_all(waiting, self._view, self._bus)
+                self._waking.wake({(row.queue_id, row.route_id) for row in leases if row.waiting})
                 tasks = await expire_ready(connection, EXPIRE_BATCH_MAX)
                 self._metrics.expired_leases.inc(len(leases))
                 self._metrics.expired_tasks.inc(tasks)
@@ -51,10 +47,3 @@ class Expiry:
                 if max(len(leases), tasks) < EXPIRE_BATCH_MAX:
                     break
         return settled
-
-
-async def wake_all(routes: set[Route], view: View, bus: Bus) -> None:
-    """Tell every dispatcher, and this one even if Redis is away."""
-    view.hint_routes(routes)
-    with contextlib.suppress(BusUnavailable):  # others find them by their own scan in a second
-        await bus.wake(routes)

@@ -21,6 +21,7 @@ from dispatcher.hints import Hints
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.nodes import Nodes
 from dispatcher.upkeep import Upkeep
+from dispatcher.waking import Waking
 from orbit_sdk.protocol.ids import IdSource
 from runtime.logs import get_logger
 from runtime.loops import Loop, late_loops, run_loops
@@ -34,7 +35,7 @@ from store.pool import Pools, connect, open_pools
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 LAST_ROUNDS_S = 3.0  # for rounds in flight at a stop; the rest of the grace time is not ours
-BUS_LOOPS = frozenset({"hints", "peers"})  # late while Redis is away, which only costs time
+BUS_LOOPS = frozenset({"hints", "peers", "waking"})  # late without Redis, which costs only time
 
 _log = get_logger(__name__)
 
@@ -90,12 +91,14 @@ class Dispatcher:
             lease_ms=settings.lease_duration_ms,
             pairs_max=settings.round_pairs_max,
         )
+        waking = Waking(rounds.view, bus)
         reader = bus.dispatch_reader()
         hints = Hints(rounds.view, reader, pool, metrics)
         nodes = Nodes(
             pool,
             bus,
             rounds,
+            waking,
             metrics,
             node_id=self.node_id,
             beat_ms=settings.node_beat_ms,
@@ -105,7 +108,8 @@ class Dispatcher:
             *nodes.loops(),
             *hints.loops(settings.route_scan_ms / 1000, settings.level_scan_ms / 1000),
             *rounds.loops(),
-            Expiry(pool, bus, rounds.view, metrics).loop(settings.expire_interval_ms / 1000),
+            waking.loop(),
+            Expiry(pool, waking, metrics).loop(settings.expire_interval_ms / 1000),
             *Upkeep(pool).loops(),
         ]
         self._waits_for = None

@@ -2,8 +2,9 @@
 
 Where: two loops of every dispatcher. The beat in Redis shares out queues; the beat in Postgres and
 the reaping decide which sessions are over (architecture, section 7).
-Promise: a node is given up after three missed beats; its sessions are closed and what they had not
-started is woken. Without Redis every dispatcher looks after every queue: wasteful, never wrong.
+Promise: a node is given up after three missed beats, if Postgres could be reached all the while;
+its sessions are closed and what they had not started is woken. Without Redis every dispatcher looks
+after every queue: wasteful, never wrong.
 """
 
 import time
@@ -13,9 +14,9 @@ from typing import Any
 import asyncpg
 
 from dispatcher.assign import ACQUIRE_S, STORE_ERRORS, Rounds
-from dispatcher.expire import wake_all
 from dispatcher.limits import BEATS_MISSED_MAX
 from dispatcher.metrics import DispatcherMetrics
+from dispatcher.waking import Waking
 from runtime.logs import get_logger
 from runtime.loops import Loop
 from store.bus import Bus, BusUnavailable
@@ -35,20 +36,26 @@ class Nodes:
         pool: "asyncpg.Pool[Any]",
         bus: Bus,
         rounds: Rounds,
+        waking: Waking,
         metrics: DispatcherMetrics,
         *,
         node_id: str,
         beat_ms: int,
         on_new_shares: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._bus = bus
         self._rounds = rounds
+        self._waking = waking
+        self._clock = clock
         self._metrics = metrics
         self._node_id = node_id
         self._beat_ms = beat_ms
         self._on_new_shares = on_new_shares
         self._viewed_at = float("-inf")
+        self._beaten_at = float("-inf")
+        self._beats_since = float("-inf")
 
     def loops(self) -> list[Loop]:
         """Both loops, to be run by `run_loops`."""
@@ -73,10 +80,10 @@ class Nodes:
         except BusUnavailable:
             self._rounds.bus_is_well = False
             self._metrics.bus_up.set(0)
-            if time.monotonic() - self._viewed_at > VIEW_KEEP_S:
+            if self._clock() - self._viewed_at > VIEW_KEEP_S:
                 self._share_out([])
             raise
-        self._viewed_at = time.monotonic()
+        self._viewed_at = self._clock()
         self._rounds.bus_is_well = True
         self._metrics.bus_up.set(1)
         self._share_out(nodes)
@@ -84,14 +91,16 @@ class Nodes:
 
     async def beat_and_reap(self) -> int:
         """Beat in Postgres and give up silent nodes; returns how many."""
+        dead_after_ms = BEATS_MISSED_MAX * self._beat_ms
         async with self._pool.acquire(timeout=ACQUIRE_S) as connection:
             await beat_node(connection, self._node_id, "dispatcher", False)
-            dead, routes = await reap_nodes(connection, BEATS_MISSED_MAX * self._beat_ms)
+            if not self._could_others_beat(dead_after_ms / 1000):
+                return 0
+            dead, routes = await reap_nodes(connection, dead_after_ms)
         self._metrics.reaped_nodes.inc(len(dead))
         if dead:
             _log.warning("nodes_given_up", nodes=dead)
-        if routes:
-            await wake_all(set(routes), self._rounds.view, self._bus)
+        self._waking.wake(set(routes))
         return len(dead)
 
     async def leave(self) -> None:
@@ -105,6 +114,17 @@ class Nodes:
                 await leave_node(connection, self._node_id)
         except STORE_ERRORS:
             _log.info("left_without_goodbye", store="postgres")
+
+    def _could_others_beat(self, dead_after_s: float) -> bool:
+        """Whether Postgres took our own beats all the while that a dead node would have missed.
+
+        After an outage of the database everybody is silent, and nobody is dead.
+        """
+        now = self._clock()
+        if now - self._beaten_at > dead_after_s / 2:
+            self._beats_since = now
+        self._beaten_at = now
+        return now - self._beats_since >= dead_after_s
 
     def _share_out(self, nodes: list[str]) -> None:
         self._metrics.live_dispatchers.set(len(nodes))

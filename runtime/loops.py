@@ -44,6 +44,7 @@ class Loop:
     expected: tuple[type[Exception], ...] = ()
     last_good: float = field(default_factory=time.monotonic, init=False)
     failures_in_row: int = field(default=0, init=False)
+    failing_since: float = field(default=float("inf"), init=False)
 
     def __post_init__(self) -> None:
         assert self.interval_s >= 0
@@ -55,11 +56,13 @@ class Loop:
 
 
 def late_loops(loops: Iterable[Loop]) -> list[str]:
-    """Names of the loops that fail now and have had no good tick for a while (for readiness)."""
+    """Names of the loops that have failed for a while, or hang (for readiness)."""
+    now = time.monotonic()
     return [
         loop.name
         for loop in loops
-        if loop.lag_s() > LATE_AFTER_S + (0 if loop.failures_in_row else 2 * loop.interval_s)
+        if now - loop.failing_since > LATE_AFTER_S
+        or loop.lag_s() > LATE_AFTER_S + 2 * loop.interval_s
     ]
 
 
@@ -142,10 +145,12 @@ class _Run:
             if (held := self._limiter.held_back()) is not None:
                 self._log.info("loop_recovered", failures=loop.failures_in_row, held_back=held)
             loop.failures_in_row = 0
+            loop.failing_since = float("inf")
 
     def _failed(self, error: BaseException) -> None:
         loop = self.loop
         loop.failures_in_row += 1
+        loop.failing_since = min(loop.failing_since, time.monotonic())
         self._failures.inc()
         held = self._limiter.held_back()
         if held is None:

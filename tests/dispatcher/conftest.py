@@ -16,6 +16,7 @@ from dispatcher.expire import Expiry
 from dispatcher.hints import Hints
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.nodes import Nodes
+from dispatcher.waking import Waking
 from orbit_sdk.protocol.ids import IdSource
 from runtime.loops import Loop, run_loops
 from runtime.metrics import LoopMetrics
@@ -115,22 +116,32 @@ class RunningDispatcher:
 
     def __init__(self, pools: Pools, bus: Bus, *, scan_s: float, lease_ms: int) -> None:
         self.node_id = ids.next()
+        self.now = 0.0
         self.registry = CollectorRegistry()
         metrics = DispatcherMetrics(self.registry)
         self.rounds = Rounds(
             pools.background, bus, ids, metrics, node_id=self.node_id, lease_ms=lease_ms
         )
+        self.waking = Waking(self.rounds.view, bus)
         self.reader = bus.dispatch_reader()
         self.hints = Hints(self.rounds.view, self.reader, pools.background, metrics)
         self.nodes = Nodes(
-            pools.background, bus, self.rounds, metrics, node_id=self.node_id, beat_ms=2_000,
+            pools.background,
+            bus,
+            self.rounds,
+            self.waking,
+            metrics,
+            node_id=self.node_id,
+            beat_ms=2_000,
             on_new_shares=self.hints.scan_now,
-        )  # fmt: skip
-        self.expiry = Expiry(pools.background, bus, self.rounds.view, metrics)
+            clock=lambda: self.now,
+        )
+        self.expiry = Expiry(pools.background, self.waking, metrics)
         self.loops: list[Loop] = [
             *self.rounds.loops(),
             *self.hints.loops(scan_s, scan_s),
             self.nodes.loops()[0],
+            self.waking.loop(),
         ]
         self.stop = asyncio.Event()
 

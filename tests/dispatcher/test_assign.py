@@ -144,7 +144,7 @@ async def test_two_dispatchers_on_one_queue_grant_each_task_once(
         for dispatcher in (one, two):
             await wait_for_reader(dispatcher)
             dispatcher.rounds.view.share_out([])
-            dispatcher.loops[-1].interval_s = 3_600
+            dispatcher.loops[-2].interval_s = 3_600
         task_ids = await submit(world, bus, 240)
         done: list[Assignment] = []
         while len(done) < 240:

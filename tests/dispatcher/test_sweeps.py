@@ -3,15 +3,19 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.nodes import Nodes
 from dispatcher.upkeep import Upkeep
+from dispatcher.view import View
+from dispatcher.waking import Waking
 from store import dispatch
-from store.bus import Bus
+from store.bus import Bus, BusUnavailable
+from store.messages import Wake
 from store.pool import Pools
-from tests.dispatcher.conftest import FakeGateway, StartDispatcher, ids, until
+from tests.dispatcher.conftest import FakeGateway, RunningDispatcher, StartDispatcher, ids, until
 from tests.dispatcher.test_assign import counts, submit, wait_for_reader
 from tests.store.world import World
 
@@ -61,12 +65,52 @@ async def test_a_silent_node_is_given_up_and_its_unstarted_work_goes_elsewhere(
     async with start_dispatcher() as dispatcher:
         await wait_for_reader(dispatcher)
         await fake_gateway.report(alive, 5)
-        assert await dispatcher.nodes.beat_and_reap() == 1
+        assert await beaten(dispatcher, 7) == 1
         [assignment] = await fake_gateway.take(1)
         assert assignment.session_id == alive.session_id
         assert assignment.task_id != started.task_id, "what runs keeps its lease"
         assert await dispatcher.nodes.beat_and_reap() == 0
     assert await counts(world, "lease", 2)
+
+
+async def beaten(dispatcher: RunningDispatcher, seconds: int) -> int:
+    """Beat once a second for so long; how many nodes were given up."""
+    given_up = 0
+    for _ in range(seconds):
+        given_up += await dispatcher.nodes.beat_and_reap()
+        dispatcher.now += 1.0
+    return given_up
+
+
+async def test_after_an_outage_of_postgres_nobody_is_given_up_at_once(
+    world: World, start_dispatcher: StartDispatcher
+) -> None:
+    silent = datetime.now(UTC) - timedelta(seconds=30)
+    await dispatch.beat_node(world.connection, ids.next(), "gateway", False, now=silent)
+    async with start_dispatcher() as dispatcher:
+        assert await beaten(dispatcher, 6) == 0, "at its start it knows nothing of the silence"
+        dispatcher.now += 20.0
+        assert await beaten(dispatcher, 6) == 0, "it could not beat itself"
+        assert await beaten(dispatcher, 1) == 1
+
+
+async def test_a_route_is_told_until_redis_takes_it(world: World, bus: Bus) -> None:
+    nowhere = Bus("redis://127.0.0.1:1/0", "nowhere")
+    waking = Waking(View(ids.next(), lambda: None, 1), nowhere)
+    route = (world.queue_id, world.route_id)
+    waking.wake([route])
+    for _ in range(2):
+        with pytest.raises(BusUnavailable):
+            await waking.tell()
+    waking._bus = bus
+    reader = bus.reader("wake")
+    await reader.read(1, 1)
+    waking.wake([route])
+    assert await waking.tell() == 1
+    assert [message for _, message in await reader.read(1_000, 10)] == [Wake((route,))]
+    assert await waking.tell() == 0
+    await reader.close()
+    await nowhere.close()
 
 
 async def test_peers_share_queues_and_one_that_leaves_is_missed_at_once(
@@ -99,6 +143,7 @@ async def test_without_redis_everybody_looks_after_everything(
             pools.background,
             nowhere,
             dispatcher.rounds,
+            dispatcher.waking,
             metrics,
             node_id=ids.next(),
             beat_ms=2_000,

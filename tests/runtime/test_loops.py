@@ -151,6 +151,24 @@ async def test_a_silent_loop_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
         assert late_loops([loop]) == ["work"]
 
 
+async def test_a_rare_duty_is_not_late_at_its_first_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.loops.LATE_AFTER_S", 0.05)
+
+    def each(_: int) -> None:
+        raise ValueError("x")
+
+    tick, reached = counting(3, each)
+    loop = Loop("rare", tick, 3_600)
+    loop.last_good -= 3_600
+    async with running(loop):
+        assert late_loops([loop]) == []
+        await within(reached)
+        assert loop.failing_since + 0.05 < time.monotonic()
+        assert late_loops([loop]) == ["rare"]
+
+
 async def test_cancelling_the_run_ends_every_loop() -> None:
     tick, reached = counting(1, lambda _: asyncio.sleep(3_600))
     run = asyncio.create_task(
