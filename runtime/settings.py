@@ -113,7 +113,7 @@ class DispatcherSettings(StoreSettings):
 
     background_pool: Annotated[int, Field(ge=2, le=100)] = 4
     node_beat_ms: Annotated[int, Field(ge=100, le=60_000)] = 2_000
-    route_scan_ms: Annotated[int, Field(ge=50, le=5_000)] = 1_000
+    route_scan_ms: Annotated[int, Field(ge=50, le=5_000)] = 750
     level_scan_ms: Annotated[int, Field(ge=50, le=5_000)] = 2_000
     expire_interval_ms: Annotated[int, Field(ge=50, le=1_000)] = 500
     round_pairs_max: Annotated[int, Field(ge=1, le=500)] = 500
