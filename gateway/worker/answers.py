@@ -4,7 +4,7 @@ Pure. Every function returns the encoded text of one frame that is valid against
 """
 
 from datetime import datetime
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
@@ -15,6 +15,9 @@ from orbit_sdk.protocol.states import AttemptState, TaskState
 from orbit_sdk.protocol.times import time_text
 from store.commands import CommandOutcome
 from store.dispatch import Assignment
+
+
+_Disposition: TypeAlias = Literal["APPLIED", "EVIDENCE_ONLY"]
 
 
 class _TimeTexts:
@@ -74,7 +77,7 @@ def result_ack(
         cast(AttemptState, outcome.attempt_state),
         str(outcome.task_revision),
         _receipt_until_text(outcome.receipt_lease_until),
-        cast(Literal["APPLIED", "EVIDENCE_ONLY"], outcome.disposition),
+        cast(_Disposition, outcome.disposition),
     )
     body = frames.CommandResult(receipt, _lease(outcome), outcome.deduplicated)
     return frames.encode_frame(

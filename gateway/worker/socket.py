@@ -64,7 +64,8 @@ class WorkerSocket:
         self._out: deque[bytes | Close] = deque()
         self._out_bytes = 0
         self._out_due: asyncio.Future[None] | None = None
-        self._writing = False
+        self._writer: asyncio.Task[bool] | None = None
+        self._writing_since: float | None = None
         self._full_since: float | None = None
         self._registering: asyncio.Task[None] | None = None
         self._opening = False
@@ -86,10 +87,10 @@ class WorkerSocket:
         """Serve the connection until it ends, then close its session in the store."""
         hello_timer = self._loop.call_later(hello_timeout_s, self._hello_late)
         reader = asyncio.create_task(self._read_frames())
-        writer = asyncio.create_task(self._write_frames())
+        self._writer = writer = asyncio.create_task(self._write_frames())
         try:
             await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
-            if not reader.done() and writer.result():
+            if not reader.done() and not writer.cancelled() and writer.result():
                 await reader  # the close was sent: its echo or the end of the link follows
         finally:
             hello_timer.cancel()
@@ -143,6 +144,10 @@ class WorkerSocket:
         """What time alone brings: lapsed slots, the session's end, a queue full for too long."""
         if self.session.lapse(now):
             self._hints.level_changed(self)
+        since = self._writing_since
+        if since is not None and now - since > wire.WRITE_DEADLINE_S and self._writer is not None:
+            # The peer takes nothing. A timer for each burst would cost more than the burst.
+            self._writer.cancel()
         if now >= self.ends_at:
             self.end(ErrorCode.SESSION_EXPIRED)
         elif self._full_since is not None and now - self._full_since > wire.SEND_QUEUE_FULL_S:
@@ -263,7 +268,7 @@ class WorkerSocket:
             due.set_result(None)
         if len(self._out) > limits.SEND_FRAMES_MAX or self._out_bytes > limits.SEND_BYTES_MAX:
             self._give_up()
-        elif self._writing and self._full_since is None and self._is_full():
+        elif self._writing_since is not None and self._full_since is None and self._is_full():
             # The writer waits for the socket, and this much waits for the writer.
             self._full_since = self._loop.time()
             self._hints.level_changed(self)
@@ -289,32 +294,30 @@ class WorkerSocket:
                 await self._out_due
                 self._out_due = None
             try:
-                async with asyncio.timeout(wire.WRITE_DEADLINE_S):
-                    if await self._write_burst(out):
-                        return True
-            except OSError:  # the peer is gone, or took nothing within the deadline
+                if await self._write_burst(out):
+                    return True
+            except OSError:  # the peer is gone
                 return False
+            self._writing_since = None
             if self._full_since is not None and not self._is_full():
                 self._full_since = None
                 self._hints.level_changed(self)
 
     async def _write_burst(self, out: deque[bytes | Close]) -> bool:
-        self._writing = True
-        try:
-            for _ in range(min(len(out), wire.SEND_QUEUE_FRAMES_MAX)):
-                if not out:
-                    break
-                item = out.popleft()
-                if isinstance(item, Close):
-                    await self._write(
-                        {"type": "websocket.close", "code": item.code, "reason": item.reason}
-                    )
-                    return True
-                self._out_bytes = max(0, self._out_bytes - len(item))
-                await self._write({"type": "websocket.send", "text": item.decode()})
-            return False
-        finally:
-            self._writing = False
+        """Write what waits now, at most a full queue of it; True after a close."""
+        for _ in range(min(len(out), wire.SEND_QUEUE_FRAMES_MAX)):
+            if not out:
+                break
+            item = out.popleft()
+            self._writing_since = self._loop.time()
+            if isinstance(item, Close):
+                await self._write(
+                    {"type": "websocket.close", "code": item.code, "reason": item.reason}
+                )
+                return True
+            self._out_bytes = max(0, self._out_bytes - len(item))
+            await self._write({"type": "websocket.send", "text": item.decode()})
+        return False
 
 
 def _ignore(_command: object, _outcome: object) -> None:
