@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from orbit_sdk.errors import OrbitError, Unavailable, error_for_status
-from orbit_sdk.protocol.errors import ERRORS, CloseCode, ErrorCode
+from orbit_sdk.protocol.errors import ERRORS, CloseCode
 from orbit_sdk.protocol.frames import FrameError, decode_server_frame
 from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, PING_INTERVAL_S
 from orbit_sdk.worker.effects import (
@@ -53,7 +53,7 @@ SUBPROTOCOL = Subprotocol("pulse.worker.v1")
 
 # Answers to the handshake that another try of the same worker will not change.
 _FINAL_STATUSES = frozenset({400, 401, 403, 404, 426})
-_CODES = frozenset(code.value for code in ErrorCode)
+_HTTP_STATUSES = {row.code.value: row.http_status for row in ERRORS.values()}
 
 _log = logging.getLogger("orbit_sdk.worker")
 
@@ -194,13 +194,18 @@ class Connection:
                     return "the server does not speak pulse.worker.v1"
                 return await self._serve(socket)
         except InvalidStatus as error:
-            return self._handshake_refused(error)
+            return self._refused(_handshake_error(self._url, error))
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
             return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         except OrbitError as error:
-            if not self._welcomed and not error.retryable:
-                raise
-            return str(error)
+            return self._refused(error)
+
+    def _refused(self, error: OrbitError) -> str:
+        """A refusal ends a worker that was never welcome; any other tries again for ever, since
+        what it holds is worth more than an early end."""
+        if not self._welcomed and not error.retryable:
+            raise error
+        return str(error)
 
     async def _ask_credential(self) -> str:
         """The credential for this connect. A refresh may block: boundaries are kept meanwhile."""
@@ -211,13 +216,6 @@ class Connection:
         except Exception as error:
             text = f"the credential function raised {type(error).__name__}: {error}"
             raise Unavailable("no_credential", text, retryable=True) from None
-
-    def _handshake_refused(self, error: InvalidStatus) -> str:
-        status = error.response.status_code
-        if status in _FINAL_STATUSES:
-            text = f"{self._url} refused the worker's connection with {status}"
-            raise error_for_status(status, f"http_{status}", text)
-        return f"the server answered {status}"
 
     async def _serve(self, socket: ClientConnection) -> str:
         self._left = None
@@ -250,12 +248,9 @@ class Connection:
         left = self._left
         if left is not None:
             await socket.close(CloseCode.NORMAL, left.code[:100])
-            if left.final and not self._welcomed:
-                row = ERRORS.get(ErrorCode(left.code)) if left.code in _CODES else None
-                status = row.http_status if row is not None else None
-                text = f"the cluster refused this worker: {left.message}"
-                raise error_for_status(status or HTTPStatus.CONFLICT, left.code, text)
-            return f"{left.code}: {left.message}"
+            return (
+                self._refused(_hello_error(left)) if left.final else f"{left.code}: {left.message}"
+            )
         await socket.close(CloseCode.NORMAL if self._closing.is_set() else CloseCode.GOING_AWAY)
         return f"closed with {socket.close_code} {socket.close_reason or ''}".rstrip()
 
@@ -334,3 +329,16 @@ class Connection:
                 _log.warning("%s%s", what, f" (attempt {attempt_id})" if attempt_id else "")
             case _:
                 assert_never(effect)
+
+
+def _handshake_error(url: str, error: InvalidStatus) -> OrbitError:
+    status = error.response.status_code
+    text = f"{url} refused the worker's connection with {status}"
+    if status not in _FINAL_STATUSES:
+        return Unavailable(f"http_{status}", text, status=status, retryable=True)
+    return error_for_status(status, f"http_{status}", text)
+
+
+def _hello_error(left: Leave) -> OrbitError:
+    status = _HTTP_STATUSES.get(left.code) or HTTPStatus.CONFLICT
+    return error_for_status(status, left.code, f"the cluster refused this worker: {left.message}")

@@ -41,7 +41,7 @@ SESSION_PROVEN_S = 10.0
 # Opening a socket, writing one message to it, closing it.
 OPEN_TIMEOUT_S = 10.0
 WRITE_DEADLINE_S = 10.0
-CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 2.0
 
 # Messages read and not yet judged; the core judges at once, so more only hides a stall.
 READ_AHEAD_FRAMES = 64

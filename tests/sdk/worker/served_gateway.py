@@ -28,6 +28,7 @@ class ServedGateway:
         start = time.monotonic()
         self.model = ModelGateway(lambda: time.monotonic() - start, lease_s)
         self.refuse_with: int | None = None
+        self.refused = asyncio.Event()
         self.connections: list[ServerConnection] = []
         self.credentials: list[str] = []
         self.port = 0
@@ -103,6 +104,7 @@ class ServedGateway:
             )
             return Response(HTTPStatus.OK, "OK", headers, body)
         if self.refuse_with is not None:
+            self.refused.set()
             return connection.respond(HTTPStatus(self.refuse_with), "refused\n")
         return None
 

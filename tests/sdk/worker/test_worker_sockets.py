@@ -324,14 +324,16 @@ async def test_a_first_connect_that_is_refused_ends_the_worker(status: int) -> N
         assert getattr(caught.value, "status", None) == status
 
 
-async def test_a_refusal_after_a_welcome_only_delays() -> None:
+@pytest.mark.parametrize("status", [401, 403, 503])
+async def test_a_refusal_after_a_welcome_only_delays(status: int) -> None:
     async with served_gateway() as gateway:
         worker = made_worker(gateway)
         worker.handler("work")(lambda: "done")
         async with serving(worker, gateway):
-            gateway.refuse_with = 401
+            gateway.refuse_with = status
             gateway.socket.transport.abort()
-            await gateway.until(lambda: not gateway.model.session_id)
+            async with asyncio.timeout(10):
+                await gateway.refused.wait()
             gateway.refuse_with = None
             await gateway.ready()
             attempt = await gateway.assign()
