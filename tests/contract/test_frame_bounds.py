@@ -157,6 +157,18 @@ def test_a_printed_frame_shows_no_secret(text: str, decode: Any) -> None:
     assert SECRET not in repr(decode(text))
 
 
+def test_quotation_marks_in_a_message_hide_no_repeated_key() -> None:
+    """R-009: however they are spelled."""
+    error = written(SERVER_SAMPLES[7])
+    twice = error.replace(f'"reply_to":"{ID}"', f'"reply_to":"{ID}", "reply_to":"{ID}"')
+    for message in ("No.", r"\"\"\"\"", r"\u0022" * 4, r"\u0022\"" * 2):
+        once = error.replace("No.", message)
+        spaced = once.replace(",", " , ")
+        assert decode_server_frame(once) == decode_server_frame(spaced)
+        with pytest.raises(FrameError):
+            decode_server_frame(twice.replace("No.", message))
+
+
 def test_business_values_are_the_bytes_that_came() -> None:
     """INV-33: spelling, order and white space inside a value survive."""
     spelled = r'{ "b" : 1.50, "a" : "\u0041\/" }'

@@ -150,6 +150,9 @@ def test_another_shape_is_a_bad_request(changes: dict[str, Any], field: str | No
         b"\xef\xbb\xbf" + body(),
         body().replace(b'"priority": -7', b'"priority": -7, "priority": -7'),
         body().replace(b'"priority": -7', rb'"priority": -7, "priorit\u0079": -7'),
+        body(business_key="HERE")
+        .replace(b"HERE", rb"\u0022\u0022")
+        .replace(b'"priority": -7', b'"priority": -7, "priority": -7'),
         body().replace(b'{"n": 1}', b'{"n": 1, "n": 1}'),
         body().replace(b'{"n": 1}', b'{"n": NaN}'),
         body().replace(b'{"n": 1}', rb'"\ud800"'),
