@@ -9,11 +9,20 @@ from tests.arch.tree import imported_modules, parse, python_files
 
 PURE = (
     "sdk/orbit_sdk/protocol/*.py",
-    "sdk/orbit_sdk/worker/session.py",
-    "gateway/worker/session.py",
-    "dispatcher/ledger.py",
-    "dispatcher/matching.py",
-    "dispatcher/sharing.py",
+    *(f"sdk/orbit_sdk/{name}.py" for name in ("backoff", "business_json")),
+    *(
+        f"sdk/orbit_sdk/client/{name}.py"
+        for name in ("answers", "bodies", "exchange", "flows", "models", "steps")
+    ),
+    *(
+        f"sdk/orbit_sdk/worker/{name}.py"
+        for name in ("attempt", "desk", "effects", "lease", "limits", "mail", "outcomes", "session")
+    ),
+    *(f"gateway/worker/{name}.py" for name in ("actions", "session", "slots")),
+    *(
+        f"dispatcher/{name}.py"
+        for name in ("ledger", "limits", "matching", "sharing", "slots", "view")
+    ),
 )
 BANNED_MODULES = {
     "asyncio",
