@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from gateway import limits
+from gateway.faults import facts_of
 from orbit_sdk.protocol.errors import ErrorCode
 from runtime.logs import LogLimiter, get_logger
 
@@ -182,7 +183,7 @@ class Lane(Generic[C, O]):
 
     async def _divide(self, batch: list[Entry[C, O]], error: Exception) -> None:
         if len(batch) == 1:
-            log.error("command_refused_by_store", lane=self.name, exc_info=error)
+            log.error("command_refused_by_store", lane=self.name, **facts_of(error))
             self._answer(batch[0], INTERNAL)
             return
         middle = len(batch) // 2
@@ -214,9 +215,9 @@ class Lane(Generic[C, O]):
         self.answered += 1
         try:
             reply(command, outcome)
-        except Exception:
+        except Exception as error:
             # A session that cannot take its answer must not stop the lane (INV-39).
-            log.exception("reply_failed", lane=self.name)
+            log.error("reply_failed", lane=self.name, **facts_of(error))
         if self._key is not None:
             self._order.leave(self._key(command))
 

@@ -69,6 +69,9 @@ ROUTES_MAX: Final = 65_536
 READS_MAX: Final = 2
 """Queries of the HTTP API in flight: half of the background connections, beats keep theirs."""
 
+BODY_TIMEOUT_S: Final = 30.0
+"""A whole request body, however slowly it comes."""
+
 READ_TIMEOUT_S: Final = 4.0
 """One query of the HTTP API, waiting for a connection included. Then 503."""
 

@@ -17,10 +17,11 @@ from gateway import limits
 from gateway.catalog import Catalog
 from gateway.commands import Commands
 from gateway.credentials import Credentials
+from gateway.faults import facts_of
 from gateway.figures import watch
 from gateway.hints import Hints
 from gateway.http.health import Readiness
-from gateway.store_calls import Pool, StoreAwayError, StoreCalls
+from gateway.store_calls import AWAY_ERRORS, Pool, StoreCalls
 from gateway.worker.lease_secret import KeyRing
 from gateway.worker.outlet import Outlet
 from gateway.worker.registration import HasSession
@@ -98,7 +99,7 @@ class Node:
 
     def _loops(self) -> list[Loop]:
         hints, outlet = self.hints, self.outlet
-        away = (BusUnavailable, StoreAwayError, OSError)
+        away = (BusUnavailable, *AWAY_ERRORS)
 
         def loop(
             name: str,
@@ -127,8 +128,8 @@ class Node:
         while True:
             try:
                 await run()
-            except Exception:
-                log.exception("lane_failed", lane=name)
+            except Exception as error:
+                log.error("lane_failed", lane=name, **facts_of(error))
                 await asyncio.sleep(_LANE_RESTART_S)
 
     async def _leave(self) -> None:

@@ -37,6 +37,17 @@ _PASSING_CLASSES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 of the Postgres manual): the same call may succeed later."""
 
 
+AWAY_ERRORS: Final = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+)
+"""What an absent store raises: worth a line in a log, not a trace."""
+
+
 def is_passing(error: Exception) -> bool:
     """Whether the store was away or busy, rather than refusing what it was given."""
     if isinstance(error, asyncpg.PostgresError):

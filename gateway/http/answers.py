@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gateway import limits
+from gateway.faults import facts_of
 from gateway.store_calls import is_passing
 from orbit_sdk.protocol.bodies import BodyError
 from orbit_sdk.protocol.errors import ERRORS, ErrorCode
@@ -118,7 +119,7 @@ class Answers:
         if is_passing(error):
             log.warning("request_unavailable", path=path, error=type(error).__name__)
             return _failure(request_id, ApiError(ErrorCode.UNAVAILABLE))
-        log.error("request_failed", path=path, request_id=request_id, exc_info=error)
+        log.error("request_failed", path=path, request_id=request_id, **facts_of(error))
         return _failure(request_id, ApiError(ErrorCode.INTERNAL))
 
 

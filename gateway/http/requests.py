@@ -3,11 +3,13 @@
 Limits are enforced while reading, so a body that never ends costs no more than its bound (R-053).
 """
 
+import asyncio
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from starlette.requests import Request
 
+from gateway import limits
 from gateway.http.answers import ApiError
 from orbit_sdk.protocol import limits as wire
 from orbit_sdk.protocol.errors import ErrorCode
@@ -16,7 +18,7 @@ from orbit_sdk.protocol.errors import ErrorCode
 async def read_json_body(request: Request, bytes_max: int) -> bytes:
     """The body of an `application/json` request.
 
-    Raises ApiError `unsupported_media_type` or `payload_too_large`.
+    Raises ApiError `unsupported_media_type`, `payload_too_large`, or `bad_request` when it is late.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
@@ -26,11 +28,15 @@ async def read_json_body(request: Request, bytes_max: int) -> bytes:
         raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > bytes_max:
-            raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(limits.BODY_TIMEOUT_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > bytes_max:
+                    raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(ErrorCode.BAD_REQUEST, "The body did not arrive in time.") from None
     return b"".join(parts)
 
 

@@ -84,6 +84,10 @@ class Submissions:
         self, grant: Grant, items: Sequence[tuple[str, SubmitBody] | Rejected]
     ) -> list[Result]:
         """The result of each (key, body), in order; what is rejected already stays so."""
+        if self._commands.submit.stuck_s() > limits.STUCK_S:
+            # The store has not answered for a while: do not let more pile up behind it.
+            away = Rejected.of(ErrorCode.UNAVAILABLE)
+            return [item if isinstance(item, Rejected) else away for item in items]
         queues = await self._queues(grant, items)
         routes = await self._routes(queues, items)
         answers = _Answers()

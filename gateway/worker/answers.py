@@ -16,7 +16,6 @@ from orbit_sdk.protocol.times import time_text
 from store.commands import CommandOutcome
 from store.dispatch import Assignment
 
-
 _Disposition: TypeAlias = Literal["APPLIED", "EVIDENCE_ONLY"]
 
 
