@@ -2,20 +2,25 @@
 
 Three small outboxes: routes to wake, sessions whose free level changed, sessions superseded on
 other nodes. While one write is in flight the next gathers, so nothing waits for a timer and a
-burst is one entry. When Redis is away the hints stay (they are sets, so bounded by what exists) and
-go out when it is back; until then the dispatchers' slow twins do the work.
+burst is one entry. When Redis is away the hints stay (sets, bounded by the routes and sessions that
+there are) and go out when it is back; until then the dispatchers' slow twins do the work.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from gateway import limits
 from gateway.commands import RouteKey
 from store.bus import Bus, BusUnavailable, CapacityLevel
 
 
 class HasLevel(Protocol):
     """A session, as the dispatchers need to know it."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its socket is closed."""
 
     def level(self, seen: str) -> CapacityLevel | None:
         """Its free level now; None when it was never opened in the store."""
@@ -33,6 +38,7 @@ class Hints:
         self._quietly_changed: dict[HasLevel, None] = {}
         self._reported: dict[HasLevel, None] = {}
         self._superseded: dict[tuple[str, str], None] = {}
+        self._reporting = asyncio.Lock()
         self.wake_due = asyncio.Event()
         self.level_due = asyncio.Event()
         self.notice_due = asyncio.Event()
@@ -57,6 +63,8 @@ class Hints:
     def superseded(self, node_id: str, session_id: str) -> None:
         """A session of another node was replaced by one of ours (OP-13)."""
         self._superseded[node_id, session_id] = None
+        if len(self._superseded) > limits.NOTICES_MAX:
+            del self._superseded[next(iter(self._superseded))]
         self.notice_due.set()
 
     async def send_wakes(self) -> int:
@@ -88,26 +96,33 @@ class Hints:
         return done
 
     async def send_notices(self) -> int:
-        """One write a superseded session; the store has closed it, so a lost one does no harm."""
-        notices, self._superseded = self._superseded, {}
-        for node_id, session_id in notices:
-            await self._bus.supersede(node_id, session_id)
-        return len(notices)
+        """One write a superseded session; kept until it is out, though the store needs it not."""
+        done = 0
+        while self._superseded:
+            notice = next(iter(self._superseded))
+            await self._bus.supersede(*notice)
+            self._superseded.pop(notice, None)
+            done += 1
+        return done
 
     async def _report(self, sessions: dict[HasLevel, None]) -> int:
-        seen = self._seen()
-        levels = [level for session in sessions if (level := session.level(seen)) is not None]
-        if not levels:
-            return 0
-        try:
-            await self._bus.report_capacity(levels)
-        except BaseException as error:
-            self._changed = sessions | self._changed
-            self._note(error)
-            raise
-        self.unwell = False
-        self._reported.update(sessions)
-        return len(levels)
+        # One write at a time, levels read just before it: no later entry holds an older level.
+        async with self._reporting:
+            seen = self._seen()
+            levels = [level for session in sessions if (level := session.level(seen)) is not None]
+            if not levels:
+                return 0
+            try:
+                await self._bus.report_capacity(levels)
+            except BaseException as error:
+                # One that is gone is left to the slow twin, lest an outage collects them.
+                waiting = {session: None for session in sessions if not session.gone}
+                self._changed = waiting | self._changed
+                self._note(error)
+                raise
+            self.unwell = False
+            self._reported.update(sessions)
+            return len(levels)
 
     def _note(self, error: BaseException) -> None:
         if isinstance(error, BusUnavailable):

@@ -83,6 +83,11 @@ class WorkerSocket:
         """The credential this connection was accepted with."""
         return self._registrar.grant.key_id
 
+    @property
+    def gone(self) -> bool:
+        """Whether the connection is over."""
+        return self.session.phase is Phase.ENDED
+
     async def run(self, hello_timeout_s: float) -> None:
         """Serve the connection until it ends, then close its session in the store."""
         hello_timer = self._loop.call_later(hello_timeout_s, self._hello_late)
