@@ -189,7 +189,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 async def violations(connection: Connection) -> list[str]:
     """One line for each broken invariant: its number, its promise and the first breaches."""
     found = []
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
+    async with connection.transaction(isolation="repeatable_read"):
         for invariant in INVARIANTS:
             rows = await connection.fetch(invariant.breaches)
             if rows:

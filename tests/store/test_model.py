@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,7 +32,7 @@ PICK = st.integers(0, 9)
 """An index into whatever there is, modulo; small ones are the newest."""
 RARELY = st.sampled_from([False] * 9 + [True])
 STEPS = settings(
-    max_examples=30,
+    max_examples=25,
     stateful_step_count=50,
     deadline=None,
     database=None,
@@ -345,6 +346,7 @@ def picked(things: list[T], index: int) -> T:
     return things[-1 - index % len(things)]
 
 
+@pytest.mark.timeout(180)
 def test_the_store_does_what_the_model_says(shared_url: str) -> None:
     class Machine(StoreMachine):
         def __init__(self) -> None:
