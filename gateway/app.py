@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.http import openapi
 from gateway.http.answers import Answer, Answers, ApiError, Handler
 from gateway.http.auth import Gate
 from gateway.http.health import HealthResource
@@ -54,6 +55,8 @@ def create_app(node: Node, *, hello_timeout_s: float) -> GatewayApp:
     http.add_exception_handler(HTTPException, answers.on_http_exception)
     http.add_exception_handler(Exception, answers.on_exception)
     _add_routes(http, node, gate, answers)
+    page = http.openapi()
+    page.setdefault("components", {})["schemas"] = openapi.components()
     return GatewayApp(http, WorkerEndpoint(node, gate, answers, hello_timeout_s), answers)
 
 
@@ -98,6 +101,7 @@ def _add(
         status_code=status_code,
         response_class=Response,
         response_model=None,
+        openapi_extra=openapi.operation(name),
     )
 
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from gateway.credentials import Scope
 from gateway.http.answers import Answer, ApiError
 from gateway.http.auth import Gate
+from gateway.http.openapi import NewQueue
 from gateway.http.requests import cursor_position, cursor_text, page_of, read_json_body
 from gateway.store_calls import StoreCalls
 from orbit_sdk.protocol import limits as wire
@@ -16,10 +17,6 @@ from orbit_sdk.protocol.ids import IdSource
 from orbit_sdk.protocol.scalars import is_token
 from orbit_sdk.protocol.strict_json import JsonError, check_json
 from store import queries
-
-
-class _NewQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
 
 
 class QueueResource:
@@ -64,7 +61,7 @@ class QueueResource:
         body = await read_json_body(request, wire.HTTP_BODY_BYTES_MAX)
         try:
             check_json(body)
-            name = msgspec.json.decode(body, type=_NewQueue).name
+            name = msgspec.json.decode(body, type=NewQueue).name
         except (JsonError, msgspec.DecodeError):
             raise ApiError(ErrorCode.BAD_REQUEST, "The body must be {name}.") from None
         if not is_token(name, wire.QUEUE_NAME_CHARS_MAX):

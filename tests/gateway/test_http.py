@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -57,8 +58,13 @@ async def test_health_needs_no_credential_and_metrics_hold_no_secret(
 
 async def test_openapi_names_every_path(http: httpx.AsyncClient) -> None:
     """R-051."""
-    paths = (await http.get("/openapi.json")).json()["paths"]
-    assert {"/v1/tasks", "/v1/tasks:batchSubmit", "/v1/tasks/{task_id}"} <= set(paths)
+    page = (await http.get("/openapi.json")).json()
+    assert {"/v1/tasks", "/v1/tasks:batchSubmit", "/v1/tasks/{task_id}"} <= set(page["paths"])
+    schemas = page["components"]["schemas"]
+    assert set(schemas["SubmitBody"]["required"]) >= {"queue", "handler", "payload"}
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(page)))
+    assert referred
+    assert referred <= set(schemas)
 
 
 # --- permission --------------------------------------------------------------------------------
