@@ -114,7 +114,10 @@ class OpenSession(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionOutcome(msgspec.Struct, frozen=True, gc=False):
-    """`ok` with the new session's epoch and end, or `instance_conflict`."""
+    """`ok` with the session's epoch and end, or `instance_conflict`.
+
+    A hello sent again after an unknown commit gets its own session, or `session_superseded`.
+    """
 
     code: str
     epoch: int | None

@@ -175,3 +175,15 @@ async def test_an_intended_cancel_starts_nothing(world: World) -> None:
     outcome = await world.start(start)
     assert (outcome.disposition, outcome.active) == ("EVIDENCE_ONLY", False)
     assert outcome.task_state == "LEASED"
+
+
+async def test_a_batch_holds_the_gates_over_all_of_it(world: World) -> None:
+    starts = await world.leased(await world.worker(), 2)
+    batch = [starts[0], world.again(starts[1], gate_id=world.gate_id + 1)]
+    async with world.connection.transaction():
+        await commands.start_attempts(world.connection, batch, now=world.now)
+        held = await world.connection.fetch(
+            "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory'"
+            " AND pid = pg_backend_pid() AND mode = 'ShareLock' ORDER BY 1"
+        )
+    assert [row[0] for row in held] == [world.gate_id, world.gate_id + 1]
