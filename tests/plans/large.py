@@ -109,10 +109,12 @@ SELECT id, '{namespace}', '{queue}', route_id, priority, '{{"n": 1}}', 'IDEMPOTE
        CASE kind WHEN 'settled' THEN pg_temp.id_of(at, 'attempt' || n) END,
        CASE kind WHEN 'settled' THEN at END
 FROM made;
-INSERT INTO submission
+INSERT INTO submission (namespace_id, operation, key, hash, resource_id, created_at)
 SELECT '{namespace}', 'task.submit', kind || n, sha256(convert_to(kind || n, 'UTF8')), id, at
 FROM made;
-INSERT INTO ready
+INSERT INTO ready (task_id, namespace_id, queue_id, route_id, gate_id, priority, available_at,
+    expires_at, start_deadline_at, deadline_at, epoch, attempt_count, lapses, revision,
+    recovery_safety, max_attempts, initial_delay_ms, max_delay_ms, attempt_timeout_ms)
 SELECT id, '{namespace}', '{queue}', route_id, {gate},
        CASE WHEN n % 40 < 4 THEN 100 ELSE priority END,
        CASE WHEN n % 40 < 4 THEN clock_timestamp() + interval '1 day' ELSE at END,
@@ -124,21 +126,28 @@ FROM made WHERE kind = 'ready';
 """
 
 _ATTEMPTS = """
-INSERT INTO worker_instance
+INSERT INTO worker_instance (id, namespace_id, secret_hash, queue_id, routes, draining,
+    session_epoch, session_id, created_at)
 SELECT pg_temp.plain('instance' || n), '{namespace}', decode(repeat('00', 32), 'hex'), '{queue}',
        ARRAY[{first}, {second}], false, 1, pg_temp.plain('session' || n), clock_timestamp()
 FROM generate_series(1, {instances}) n;
-INSERT INTO session
+INSERT INTO session (id, instance_id, namespace_id, node_id, queue_id, credential_key_id, epoch,
+    capacity, sequence, drain, opened_at, expires_at, closed_at, close_reason)
 SELECT pg_temp.plain('session' || n), pg_temp.plain('instance' || n), '{namespace}', '{node}',
        '{queue}', '0', 1, 256, 0, false, clock_timestamp(),
        clock_timestamp() + interval '1 day', NULL, NULL
 FROM generate_series(1, {instances}) n;
-INSERT INTO session
+INSERT INTO session (id, instance_id, namespace_id, node_id, queue_id, credential_key_id, epoch,
+    capacity, sequence, drain, opened_at, expires_at, closed_at, close_reason)
 SELECT pg_temp.plain('closed' || n), pg_temp.plain('instance' || n % {instances}), '{namespace}',
        '{node}', '{queue}', '0', 1, 256, 0, false, clock_timestamp(),
        clock_timestamp() + interval '1 day', clock_timestamp(), 'gone'
 FROM generate_series(1, {closed}) n;
-INSERT INTO lease
+INSERT INTO lease (attempt_id, task_id, namespace_id, queue_id, route_id, gate_id, priority,
+    session_id, instance_id, state, epoch, attempt_count, lapses, revision, lease_ms, granted_at,
+    lease_until, started_at, attempt_deadline_at, start_deadline_at, deadline_at, recovery_safety,
+    max_attempts, initial_delay_ms, max_delay_ms, attempt_timeout_ms, intent, intent_at,
+    start_message_id, start_revision, start_lease_until)
 SELECT pg_temp.id_of(at, 'attempt' || 'lease' || n), id, '{namespace}', '{queue}',
        CASE WHEN n % 2 = 0 THEN {first} ELSE {second} END, {gate}, 0,
        pg_temp.plain('session' || 1 + n % {instances}),
@@ -150,13 +159,17 @@ SELECT pg_temp.id_of(at, 'attempt' || 'lease' || n), id, '{namespace}', '{queue}
        clock_timestamp() + interval '2 days', 'IDEMPOTENT', 3, 1000, 60000, 3600000, NULL, NULL,
        CASE WHEN n % 5 <> 0 THEN pg_temp.plain('start' || n) END, 3, at
 FROM made WHERE kind = 'lease';
-INSERT INTO attempt
+INSERT INTO attempt (id, task_id, namespace_id, instance_id, session_id, epoch, state, granted_at,
+    started_at, finished_at, lease_until, intent, intent_at, error_code, result,
+    start_message_id, start_revision, start_lease_until, finish_message_id, finish_hash,
+    task_state, task_revision)
 SELECT pg_temp.id_of(at, 'attempt' || n), id, '{namespace}', pg_temp.plain('instance1'),
        pg_temp.plain('session1'), 1, 'SUCCEEDED', at, at, at, at, NULL, NULL, NULL, '1',
        pg_temp.plain('start' || n), 3, at, pg_temp.plain('finish' || n),
        sha256(convert_to(n::text, 'UTF8')), 'SUCCEEDED', 4
 FROM made WHERE kind = 'settled';
-INSERT INTO receipt
+INSERT INTO receipt (attempt_id, operation, message_id, hash, task_state, attempt_state,
+    task_revision, lease_until, disposition, created_at)
 SELECT a.id, 'renew', pg_temp.plain('renew' || a.id || k), NULL, 'RUNNING', 'RUNNING', 3,
        granted_at, 'APPLIED', granted_at
 FROM (SELECT id, granted_at FROM attempt LIMIT {receipts} / 2) a, generate_series(1, 2) k;
