@@ -107,6 +107,8 @@ class Lane(Generic[C, O]):
         self._width = width
         self._queue: deque[Entry[C, O]] = deque()
         self._sleeping: list[asyncio.Future[None]] = []
+        self._awake = width
+        self._relief: asyncio.TimerHandle | None = None
         self._calls: dict[int, float] = {}  # runner → since when it has waited for the store
         self._away_log = LogLimiter(_AWAY_LOG_QUIET_S)
         self.open = 0
@@ -127,10 +129,26 @@ class Lane(Generic[C, O]):
     def admit(self, entry: Entry[C, O]) -> None:
         """Queue a command whose turn it is."""
         self._queue.append(entry)
+        if not self._sleeping:
+            return
+        if self._awake == 0 or len(self._queue) >= limits.RELIEF_COMMANDS:
+            self._wake()
+        elif self._relief is None:
+            loop = asyncio.get_running_loop()
+            self._relief = loop.call_later(limits.RELIEF_AFTER_S, self._relieve)
+
+    def _wake(self) -> None:
         if self._sleeping:
             sleeper = self._sleeping.pop()
+            self._awake += 1
             if not sleeper.done():
                 sleeper.set_result(None)
+
+    def _relieve(self) -> None:
+        """The call in flight takes long: what has gathered meanwhile goes beside it."""
+        self._relief = None
+        if self._queue:
+            self._wake()
 
     def stuck_s(self) -> float:
         """How long the oldest batch in flight has waited for the store; 0.0 when none has."""
@@ -151,6 +169,7 @@ class Lane(Generic[C, O]):
             if not queue:
                 sleeper: asyncio.Future[None] = loop.create_future()
                 self._sleeping.append(sleeper)
+                self._awake -= 1
                 await sleeper
                 continue
             batch = [queue.popleft() for _ in range(min(len(queue), limits.BATCH_COMMANDS_MAX))]

@@ -15,6 +15,12 @@ BATCH_COMMANDS_MAX: Final = 500
 LANE_WIDTH: Final = 2
 """Calls of one kind in flight: one works while the other commits."""
 
+RELIEF_COMMANDS: Final = 100
+RELIEF_AFTER_S: Final = 0.01
+"""A call in flight is joined by a second one when that many commands wait, or that long. Fewer
+wait for the first to return: a call costs as much as 20 to 40 commands, so many small ones would
+take the processor from everybody."""
+
 SUBMIT_QUEUE_MAX: Final = 20_000
 """Submissions waiting for a call. At the bound the item is refused as `rate_limited`."""
 

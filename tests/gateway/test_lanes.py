@@ -98,6 +98,32 @@ async def test_a_batch_has_at_most_500_commands() -> None:
     assert [len(call) for call in store.calls] == [500, 500, 201]
 
 
+async def test_few_commands_wait_beside_a_call_and_many_get_one_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call costs as much as many commands, so a second one needs enough of them."""
+    monkeypatch.setattr(limits, "RELIEF_AFTER_S", 3600)
+    store, replies = Store(), Replies()
+    two = lane(store)
+    store.gate.clear()
+    async with running(two):
+        two.offer("first", replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        store.called.clear()
+        for number in range(limits.RELIEF_COMMANDS - 1):
+            two.offer(str(number), replies)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(store.calls) == 1
+        two.offer("enough", replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        assert [len(call) for call in store.calls] == [1, limits.RELIEF_COMMANDS]
+        store.gate.set()
+        await replies.wait(limits.RELIEF_COMMANDS + 1)
+
+
 async def test_two_calls_of_one_kind_are_in_flight_at_once() -> None:
     store, replies = Store(), Replies()
     two = lane(store)
