@@ -24,6 +24,7 @@ from dispatcher.limits import (
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.view import Plan, Proposal, View
 from orbit_sdk.protocol.ids import IdSource
+from runtime import failpoints
 from runtime.loops import Loop
 from store.bus import Bus, BusUnavailable
 from store.dispatch import Assignment, ClaimPair, claim_tasks, load_sessions, peek_ready
@@ -130,6 +131,8 @@ class Rounds:
         is_settled = False
         try:
             async with self._pool.acquire(timeout=ACQUIRE_S) as connection:
+                if failpoints.armed:
+                    await failpoints.reach("dispatcher.peek.before")
                 ready = await peek_ready(connection, [(w.route_id, w.limit) for w in plan.wanted])
                 proposal = self.view.propose(plan, ready, time.monotonic())
                 if not proposal.pairs:
@@ -139,7 +142,11 @@ class Rounds:
                     ClaimPair(task.task_id, session_id, self._ids.next())
                     for task, session_id in proposal.pairs
                 ]
+                if failpoints.armed:
+                    await failpoints.reach("dispatcher.claim.before")
                 won = await claim_tasks(connection, pairs, self._lease_ms)
+                if failpoints.armed:
+                    await failpoints.reach("dispatcher.claim.after")
                 doubted = self.view.settle(proposal, {a.task_id for a in won}, time.monotonic())
                 is_settled = True
         finally:
@@ -159,7 +166,11 @@ class Rounds:
             self._metrics.unsent.inc(len(won))
             return
         try:
+            if failpoints.armed:
+                await failpoints.reach("dispatcher.bus.assign.before", BusUnavailable)
             entry_ids = await self._bus.assign_many(entries)
+            if failpoints.armed:
+                await failpoints.reach("dispatcher.bus.assign.after", BusUnavailable)
         except BusUnavailable:
             self.bus_is_well = False
             self._metrics.bus_up.set(0)

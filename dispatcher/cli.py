@@ -6,6 +6,7 @@ import sys
 import click
 
 from dispatcher.main import Dispatcher
+from runtime import failpoints
 from runtime.logs import configure_logging
 from runtime.settings import DispatcherSettings, SettingsError, load_settings
 from runtime.signals import stop_on_signals
@@ -23,6 +24,7 @@ def dispatcher() -> None:
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     configure_logging(settings.log_level, settings.log_format)
+    failpoints.arm(settings.armed_failpoints())
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_run(settings))
 

@@ -13,6 +13,7 @@ from dispatcher.assign import ACQUIRE_S, STORE_ERRORS
 from dispatcher.limits import EXPIRE_BATCH_MAX
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.waking import Waking
+from runtime import failpoints
 from runtime.loops import Loop
 from store.dispatch import expire_leases, expire_ready
 
@@ -38,7 +39,11 @@ class Expiry:
         settled = 0
         async with self._pool.acquire(timeout=ACQUIRE_S) as connection:
             for _ in range(BATCHES_TICK_MAX):
+                if failpoints.armed:
+                    await failpoints.reach("dispatcher.expire.before")
                 leases = await expire_leases(connection, EXPIRE_BATCH_MAX)
+                if failpoints.armed:
+                    await failpoints.reach("dispatcher.expire.after")
                 self._waking.wake({(row.queue_id, row.route_id) for row in leases if row.waiting})
                 tasks = await expire_ready(connection, EXPIRE_BATCH_MAX)
                 self._metrics.expired_leases.inc(len(leases))

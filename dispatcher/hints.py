@@ -15,8 +15,9 @@ from dispatcher.assign import ACQUIRE_S, STORE_ERRORS
 from dispatcher.limits import HINTS_BLOCK_MS, HINTS_READ_MAX
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.view import View
+from runtime import failpoints
 from runtime.loops import Loop
-from store.bus import StreamReader
+from store.bus import BusUnavailable, StreamReader
 from store.dispatch import active_queues, due_routes, open_session_levels
 from store.messages import Levels, Wake
 
@@ -70,7 +71,11 @@ class Hints:
 
     async def read_streams(self) -> int:
         """Take what the streams bring; waits up to a second for it."""
+        if failpoints.armed:
+            await failpoints.reach("dispatcher.bus.read.before", BusUnavailable)
         entries = await self._reader.read(HINTS_BLOCK_MS, HINTS_READ_MAX)
+        if failpoints.armed:
+            await failpoints.reach("dispatcher.bus.read.after", BusUnavailable)
         for _, message in entries:
             if isinstance(message, Wake):
                 self._view.hint_routes(message.routes)

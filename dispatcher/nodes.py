@@ -17,6 +17,7 @@ from dispatcher.assign import ACQUIRE_S, STORE_ERRORS, Rounds
 from dispatcher.limits import BEATS_MISSED_MAX
 from dispatcher.metrics import DispatcherMetrics
 from dispatcher.waking import Waking
+from runtime import failpoints
 from runtime.logs import get_logger
 from runtime.loops import Loop
 from store.bus import Bus, BusUnavailable
@@ -96,7 +97,11 @@ class Nodes:
             await beat_node(connection, self._node_id, "dispatcher", False)
             if not self._could_others_beat(dead_after_ms / 1000):
                 return 0
+            if failpoints.armed:
+                await failpoints.reach("dispatcher.reap.before")
             dead, routes = await reap_nodes(connection, dead_after_ms)
+            if failpoints.armed:
+                await failpoints.reach("dispatcher.reap.after")
         self._metrics.reaped_nodes.inc(len(dead))
         if dead:
             _log.warning("nodes_given_up", nodes=dead)

@@ -11,6 +11,7 @@ from gateway.app import create_app
 from gateway.node import Node
 from gateway.server import GatewayServer, listen, serve
 from gateway.worker.lease_secret import KeyRing
+from runtime import failpoints
 from runtime.logs import configure_logging, get_logger
 from runtime.settings import GatewaySettings, SettingsError, load_settings
 from runtime.signals import stop_on_signals
@@ -31,6 +32,7 @@ def gateway(host: str | None, port: int | None) -> None:
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     configure_logging(settings.log_level, settings.log_format)
+    failpoints.arm(settings.armed_failpoints())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(settings, host or settings.host, port or settings.port))
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gateway import limits
 from gateway.commands import RouteKey
+from runtime import failpoints
 from store.bus import Bus, BusUnavailable, CapacityLevel
 
 
@@ -73,7 +74,11 @@ class Hints:
         if not routes:
             return 0
         try:
+            if failpoints.armed:
+                await failpoints.reach("gateway.bus.wake.before", BusUnavailable)
             await self._bus.wake(routes)
+            if failpoints.armed:
+                await failpoints.reach("gateway.bus.wake.after", BusUnavailable)
         except BaseException as error:
             self._routes = routes | self._routes
             self._note(error)
@@ -113,7 +118,11 @@ class Hints:
             if not levels:
                 return 0
             try:
+                if failpoints.armed:
+                    await failpoints.reach("gateway.bus.levels.before", BusUnavailable)
                 await self._bus.report_capacity(levels)
+                if failpoints.armed:
+                    await failpoints.reach("gateway.bus.levels.after", BusUnavailable)
             except BaseException as error:
                 # One that is gone is left to the slow twin, lest an outage collects them.
                 waiting = {session: None for session in sessions if not session.gone}

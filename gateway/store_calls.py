@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import asyncpg
 
 from gateway import limits
+from runtime import failpoints
 from store.pool import Pools
 
 P = ParamSpec("P")
@@ -100,7 +101,13 @@ class StoreCalls:
         async with asyncio.timeout(timeout_s):
             connection = await pool.acquire()
             try:
-                return await work(connection, *args, **kwargs)
+                if failpoints.armed:
+                    await failpoints.reach(f"gateway.{work.__name__}.before")
+                answer = await work(connection, *args, **kwargs)
+                if failpoints.armed:
+                    # Committed, and nobody here knows: a `drop` is a lost answer.
+                    await failpoints.reach(f"gateway.{work.__name__}.after")
+                return answer
             except BaseException as error:
                 if not isinstance(error, asyncpg.PostgresError):
                     connection.terminate()

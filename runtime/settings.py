@@ -11,8 +11,17 @@ import binascii
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from runtime.failpoints import Failpoint, read_failpoints
 
 ENV_PREFIX = "ORBIT_"
 CLUSTER_KEY_BYTES_MIN = 32  # HMAC-SHA256 wants a key as long as its output
@@ -86,6 +95,21 @@ class StoreSettings(BaseSettings):
     lease_duration_ms: Annotated[int, Field(ge=1_000, le=120_000)] = 30_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
+    failpoints_allowed: bool = False
+    failpoint_seed: int = 0
+    failpoints: str = ""
+
+    @field_validator("failpoints")
+    @classmethod
+    def _failpoints_are_meant(cls, value: str, info: ValidationInfo) -> str:
+        if value and not info.data.get("failpoints_allowed"):
+            raise ValueError("breaks things on purpose; only with ORBIT_FAILPOINTS_ALLOWED=1")
+        read_failpoints(value, 0)
+        return value
+
+    def armed_failpoints(self) -> list[Failpoint]:
+        """What is to go wrong on purpose; nothing outside of fault tests."""
+        return read_failpoints(self.failpoints, self.failpoint_seed)
 
 
 class GatewaySettings(StoreSettings):

@@ -15,6 +15,7 @@ from gateway.store_calls import Pool, StoreCalls
 from gateway.worker.session import Phase
 from gateway.worker.socket import WorkerSocket
 from orbit_sdk.protocol.errors import ErrorCode
+from runtime import failpoints
 from store import dispatch
 from store.bus import BusUnavailable, StreamReader
 from store.dispatch import Assignment
@@ -53,7 +54,11 @@ class Outlet:
     async def read_stream(self) -> int:
         """Wait for entries and hand them over. Raises BusUnavailable."""
         try:
+            if failpoints.armed:
+                await failpoints.reach("gateway.bus.read.before", BusUnavailable)
             entries = await self._reader.read(limits.STREAM_BLOCK_MS, limits.STREAM_COUNT)
+            if failpoints.armed:
+                await failpoints.reach("gateway.bus.read.after", BusUnavailable)
         except BusUnavailable:
             self.unwell = True
             raise

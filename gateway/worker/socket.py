@@ -21,6 +21,7 @@ from gateway.worker.session import Actions, Phase, Session
 from orbit_sdk.protocol import frames
 from orbit_sdk.protocol import limits as wire
 from orbit_sdk.protocol.errors import ErrorCode
+from runtime import failpoints
 from store.bus import CapacityLevel
 from store.commands import (
     AttemptCommand,
@@ -321,7 +322,11 @@ class WorkerSocket:
                 )
                 return True
             self._out_bytes = max(0, self._out_bytes - len(item))
+            if failpoints.armed and not await failpoints.passes("gateway.frame.before"):
+                continue
             await self._write({"type": "websocket.send", "text": item.decode()})
+            if failpoints.armed:
+                await failpoints.reach("gateway.frame.after")
         return False
 
 
