@@ -15,6 +15,7 @@ _OWN = {
     "worker": ("orbit_sdk.cli.worker", "Run the handlers of a module."),
     "task": ("orbit_sdk.cli.task", "Submit tasks and look at them."),
     "queue": ("orbit_sdk.cli.queue", "List, show and create queues."),
+    "conformance": ("orbit_sdk.cli.conformance", "Test a server against the contract."),
     "version": ("orbit_sdk.cli.version", "Print the installed versions."),
 }
 # Named even where they are not installed, so that the answer is how to get them.

@@ -1,0 +1,39 @@
+"""The checks, one module a phase of the protocol. Importing this fills the suite."""
+
+from orbit_sdk.conformance.cases import (
+    assigning,
+    batches,
+    capacity,
+    finishing,
+    handshake,
+    hello,
+    lapses,
+    malformed,
+    renewing,
+    resuming,
+    retries,
+    submission,
+)
+from orbit_sdk.conformance.checks import Check, suite
+
+PHASES = (
+    handshake,
+    hello,
+    capacity,
+    assigning,
+    renewing,
+    finishing,
+    resuming,
+    malformed,
+    lapses,
+    retries,
+    submission,
+    batches,
+)
+"""The order in which one reads them: a connection's life, then the API."""
+
+
+def all_checks() -> list[Check]:
+    """Every check, phase by phase."""
+    order = [module.__name__.rpartition(".")[2] for module in PHASES]
+    return sorted(suite.checks, key=lambda check: order.index(check.phase))
