@@ -15,6 +15,7 @@ from typing import Literal
 from store.dispatch import Assignment
 from store.messages import (
     Assigned,
+    Cancelled,
     CapacityLevel,
     Levels,
     Message,
@@ -88,6 +89,14 @@ class Bus:
     async def supersede(self, node_id: str, session_id: str) -> None:
         """Tell a gateway that a newer session has taken the place of one of its own."""
         await self._append([(self._node_key(node_id), Superseded(session_id))], NODE_ENTRIES_MAX)
+
+    async def cancelled(self, attempts: Sequence[tuple[str, str, str]]) -> None:
+        """Tell gateways, by (node, session, attempt), of attempts that are not wanted any more."""
+        entries: list[tuple[str, Message]] = [
+            (self._node_key(node_id), Cancelled(session_id, attempt_id))
+            for node_id, session_id, attempt_id in attempts
+        ]
+        await self._append(entries, NODE_ENTRIES_MAX)
 
     async def beat(self, kind: NodeKind, node_id: str) -> None:
         """Say that a node lives, stamped by the clock of Redis."""

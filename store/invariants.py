@@ -58,8 +58,10 @@ INVARIANTS: tuple[Invariant, ...] = (
         "INV-5",
         "what settled a task is what its last attempt says",
         "SELECT t.id FROM task t JOIN attempt a ON a.id = t.attempt_id"
-        " WHERE t.state IS NOT NULL AND (a.task_id <> t.id OR a.task_state <> t.state"
-        " OR a.task_revision <> t.revision)",
+        " WHERE t.state IS NOT NULL AND (a.task_id <> t.id OR a.epoch <> t.epoch OR"
+        " CASE WHEN t.resolved_at IS NULL THEN (a.task_state, a.task_revision)"
+        " <> (t.state, t.revision) ELSE (a.task_state, a.task_revision)"
+        " <> ('NEEDS_REVIEW', t.revision - 1) OR t.state = 'NEEDS_REVIEW' END)",
     ),
     Invariant(
         "INV-5",
@@ -94,12 +96,12 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "INV-10",
-        "a RECONCILE_ONLY task starts again only after its worker reported a failure",
+        "a RECONCILE_ONLY task starts again only after its worker or a person said so",
         f"SELECT t.id FROM task t JOIN ({_GRANTS}) g ON g.task_id = t.id AND g.started"
         " JOIN attempt a ON a.id = g.attempt_id WHERE t.recovery_safety = 'RECONCILE_ONLY'"
         " AND (a.state <> 'FAILED' OR a.finish_message_id IS NULL) AND EXISTS (SELECT 1 FROM"
         f" ({_GRANTS}) n WHERE n.task_id = t.id AND n.epoch > g.epoch)"
-        " AND a.task_state <> 'NEEDS_REVIEW'",
+        " AND a.task_state NOT IN ('NEEDS_REVIEW', 'CANCELLED')",
     ),
     Invariant(
         "INV-11",
@@ -113,9 +115,10 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "INV-11",
-        "the epoch a waiting task carries is the number of its grants",
-        "SELECT r.task_id FROM ready r WHERE r.epoch <>"
-        " (SELECT count(*) FROM attempt a WHERE a.task_id = r.task_id)",
+        "the epoch that a waiting or settled task carries is the number of its grants",
+        "SELECT k.task_id FROM (SELECT task_id, epoch FROM ready UNION ALL"
+        " SELECT id, epoch FROM task WHERE state IS NOT NULL) k WHERE k.epoch <>"
+        " (SELECT count(*) FROM attempt a WHERE a.task_id = k.task_id)",
     ),
     Invariant(
         "INV-11b",
@@ -152,6 +155,15 @@ INVARIANTS: tuple[Invariant, ...] = (
         " UNION ALL SELECT id FROM task WHERE state = 'CANCELLED' AND cancel_requested_at IS NULL",
     ),
     Invariant(
+        "INV-18",
+        "marks of a stop belong to one that was asked for, and come in order",
+        "SELECT attempt_id FROM lease WHERE (told_at IS NOT NULL OR intent_reason IS NOT NULL)"
+        " AND intent IS NULL OR told_at < intent_at OR acknowledged_at < told_at"
+        " OR told_at IS NULL AND acknowledged_at IS NOT NULL UNION ALL SELECT id FROM attempt"
+        " WHERE acknowledged_at IS NOT NULL AND intent IS NULL OR acknowledged_at < intent_at"
+        " OR finished_at < acknowledged_at",
+    ),
+    Invariant(
         "INV-19",
         "an instance's open session is its newest, and its epochs are 1, 2, 3 and so on",
         "SELECT i.id FROM worker_instance i LEFT JOIN session s ON s.instance_id = i.id"
@@ -166,7 +178,15 @@ INVARIANTS: tuple[Invariant, ...] = (
         "SELECT resource_id FROM submission s WHERE operation = 'task.submit'"
         " AND NOT EXISTS (SELECT 1 FROM task t WHERE t.id = s.resource_id)"
         " UNION ALL SELECT t.id FROM task t LEFT JOIN submission s ON s.resource_id = t.id"
-        " GROUP BY t.id HAVING count(s.key) <> 1",
+        " AND s.operation = 'task.submit' GROUP BY t.id HAVING count(s.key) <> 1",
+    ),
+    Invariant(
+        "INV-31",
+        "a key of an operation is bound to what it did, with its line in the audit",
+        "SELECT s.resource_id FROM submission s WHERE s.operation <> 'task.submit' AND (s.code"
+        " IS NULL OR s.code NOT IN ('done', 'intent') OR s.scope <> s.resource_id OR NOT EXISTS"
+        " (SELECT 1 FROM audit a WHERE a.action = s.operation AND a.occurred_at = s.created_at"
+        " AND a.resource = replace(s.resource_id::text, '-', '')))",
     ),
     Invariant(
         "INV-37",
@@ -176,11 +196,15 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "OP-20",
         "a revision counts the committed transitions and intents of its task",
-        "SELECT k.task_id FROM (SELECT task_id, revision, 0 AS alone FROM ready"
-        " UNION ALL SELECT task_id, revision, 0 FROM lease UNION ALL SELECT id, revision,"
-        " (attempt_id IS NULL)::integer FROM task WHERE state IS NOT NULL) k WHERE k.revision <>"
-        " 1 + k.alone + (SELECT coalesce(sum(1 + g.started::integer + g.over::integer"
-        f" + (g.intent IS NOT NULL)::integer), 0) FROM ({_GRANTS}) g"
+        # An event without an attempt is a transition of the task alone: a deadline or a cancel
+        # while it waited, a retry or a review by a person.
+        "SELECT k.task_id FROM (SELECT task_id, revision FROM ready"
+        " UNION ALL SELECT task_id, revision FROM lease UNION ALL SELECT id, revision"
+        " FROM task WHERE state IS NOT NULL) k WHERE k.revision <>"
+        " 1 + (SELECT count(*) FROM event e WHERE e.resource_type = 'task'"
+        " AND e.resource_id = k.task_id AND e.attempt_id IS NULL)"
+        " + (SELECT coalesce(sum(1 + g.started::integer + g.over::integer"
+        f" + (g.started AND g.intent IS NOT NULL)::integer), 0) FROM ({_GRANTS}) g"
         " WHERE g.task_id = k.task_id)",
     ),
 )

@@ -63,8 +63,15 @@ class Superseded(msgspec.Struct, frozen=True, array_like=True, tag="superseded")
     session_id: Id
 
 
-NodeMessage = Assigned | Superseded
-Message = Wake | Levels | Assigned | Superseded
+class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag="cancelled"):
+    """An attempt of this session is not wanted any more: it was taken back, or is to stop."""
+
+    session_id: Id
+    attempt_id: Id
+
+
+NodeMessage = Assigned | Superseded | Cancelled
+Message = Wake | Levels | NodeMessage
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[str, msgspec.msgpack.Decoder[Message]] = {

@@ -36,6 +36,10 @@ class Queue(msgspec.Struct, frozen=True):
     name: str
     gate_id: int
     paused: bool
+    control_version: int
+    """Of the gate: an operation on it names the version that it saw."""
+    reason: str
+    """Of the last pause or resume."""
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -67,7 +71,10 @@ class TaskView(msgspec.Struct, frozen=True):
     error_code: str | None
     result: bytes | None
     cancel_requested_at: datetime | None
+    cancel_reason: str | None
     completed_at: datetime | None
+    resolved_at: datetime | None
+    resolve_reason: str | None
 
 
 class AttemptView(msgspec.Struct, frozen=True):
@@ -83,6 +90,13 @@ class AttemptView(msgspec.Struct, frozen=True):
     lease_until: datetime
     error_code: str | None
     result: bytes | None
+    intent: str | None
+    """Who wanted it to stop: a `caller`, or the `deadline`."""
+    intent_at: datetime | None
+    acknowledged_at: datetime | None
+    """The worker was heard from after it had been told."""
+    forced_at: datetime | None
+    """Its lease lapsed before it stopped."""
 
 
 async def find_credential(connection: Connection, key_id: str) -> Credential | None:
@@ -164,7 +178,8 @@ async def create_queue(
 async def find_queue(connection: Connection, namespace_id: str, id_or_name: str) -> Queue | None:
     """Find a queue of a namespace by id (32 hex digits) or by name."""
     row = await connection.fetchrow(
-        "SELECT q.id, q.name, q.gate_id, g.paused FROM queue q JOIN gate g ON g.id = q.gate_id"
+        "SELECT q.id, q.name, q.gate_id, g.paused, g.control_version, g.reason"
+        " FROM queue q JOIN gate g ON g.id = q.gate_id"
         " WHERE q.namespace_id = $1 AND (q.name = $2 OR replace(q.id::text, '-', '') = $2)"
         " ORDER BY q.name = $2 DESC LIMIT 1",
         namespace_id,
@@ -176,7 +191,8 @@ async def find_queue(connection: Connection, namespace_id: str, id_or_name: str)
 async def list_queues(connection: Connection, namespace_id: str) -> list[Queue]:
     """All queues of a namespace, by name."""
     rows = await connection.fetch(
-        "SELECT q.id, q.name, q.gate_id, g.paused FROM queue q JOIN gate g ON g.id = q.gate_id"
+        "SELECT q.id, q.name, q.gate_id, g.paused, g.control_version, g.reason"
+        " FROM queue q JOIN gate g ON g.id = q.gate_id"
         " WHERE q.namespace_id = $1 ORDER BY q.name",
         namespace_id,
     )
@@ -216,14 +232,15 @@ async def get_task(connection: Connection, namespace_id: str, task_id: str) -> T
         " rt.payload_version, t.priority, t.business_key, t.payload, t.recovery_safety,"
         " t.max_attempts, t.initial_delay_ms, t.max_delay_ms, t.attempt_timeout_ms,"
         " coalesce(r.available_at, t.available_at), t.start_deadline_at, t.deadline_at,"
-        " t.created_at, coalesce(l.started_at, l.granted_at, t.completed_at, a.finished_at,"
-        " t.created_at),"
+        " t.created_at, coalesce(l.intent_at, l.started_at, l.granted_at, t.completed_at,"
+        " a.finished_at, t.retried_at, t.created_at),"
         " coalesce(l.state, CASE WHEN r.task_id IS NOT NULL THEN 'WAITING' END, t.state),"
         " coalesce(l.revision, r.revision, t.revision),"
         " coalesce(l.attempt_count, r.attempt_count, t.attempt_count),"
         " coalesce(l.attempt_id, t.attempt_id), t.error_code, a.result,"
         " coalesce(t.cancel_requested_at, CASE WHEN l.intent = 'caller' THEN l.intent_at END),"
-        " t.completed_at"
+        " coalesce(t.cancel_reason, l.intent_reason), t.completed_at, t.resolved_at,"
+        " t.resolve_reason"
         " FROM task t JOIN route rt ON rt.id = t.route_id"
         " LEFT JOIN ready r ON r.task_id = t.id LEFT JOIN lease l ON l.task_id = t.id"
         " LEFT JOIN attempt a ON a.id = t.attempt_id"
@@ -241,10 +258,14 @@ async def list_attempts(
     rows = await connection.fetch(
         "SELECT * FROM ("
         " SELECT id, epoch, state, instance_id, granted_at, started_at, finished_at, lease_until,"
-        " error_code, result FROM attempt WHERE task_id = $2 AND namespace_id = $1"
+        " error_code, result, intent, intent_at, acknowledged_at,"
+        " CASE WHEN intent IS NOT NULL AND state IN ('EXPIRED', 'UNKNOWN')"
+        " AND finish_message_id IS NULL THEN finished_at END"
+        " FROM attempt WHERE task_id = $2 AND namespace_id = $1"
         " UNION ALL"
         " SELECT attempt_id, epoch, state, instance_id, granted_at, started_at, NULL, lease_until,"
-        " NULL, NULL FROM lease WHERE task_id = $2 AND namespace_id = $1) a"
+        " NULL, NULL, intent, intent_at, acknowledged_at, NULL"
+        " FROM lease WHERE task_id = $2 AND namespace_id = $1) a"
         " WHERE epoch > $3 ORDER BY epoch LIMIT $4",
         namespace_id,
         task_id,

@@ -43,6 +43,18 @@ CREATE TYPE public.command_outcome_v1 AS (
 	settled boolean
 );
 
+CREATE TYPE public.task_outcome_v1 AS (
+	code text,
+	task_state text,
+	task_revision bigint,
+	deduplicated boolean,
+	queue_id uuid,
+	route_id bigint,
+	attempt_id uuid,
+	session_id uuid,
+	node_id uuid
+);
+
 CREATE TABLE public.attempt (
     id uuid NOT NULL,
     task_id uuid NOT NULL,
@@ -57,6 +69,7 @@ CREATE TABLE public.attempt (
     lease_until timestamp with time zone NOT NULL,
     intent text,
     intent_at timestamp with time zone,
+    acknowledged_at timestamp with time zone,
     error_code text,
     result bytea,
     start_message_id uuid,
@@ -84,6 +97,7 @@ CREATE TABLE public.attempt_default (
     lease_until timestamp with time zone CONSTRAINT attempt_lease_until_not_null NOT NULL,
     intent text,
     intent_at timestamp with time zone,
+    acknowledged_at timestamp with time zone,
     error_code text,
     result bytea,
     start_message_id uuid,
@@ -103,6 +117,7 @@ CREATE TABLE public.audit (
     action text NOT NULL,
     resource text NOT NULL,
     reason text DEFAULT ''::text NOT NULL,
+    evidence bytea,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
@@ -222,6 +237,9 @@ CREATE TABLE public.lease (
     attempt_timeout_ms bigint NOT NULL,
     intent text,
     intent_at timestamp with time zone,
+    intent_reason text,
+    told_at timestamp with time zone,
+    acknowledged_at timestamp with time zone,
     start_message_id uuid,
     start_revision bigint,
     start_lease_until timestamp with time zone,
@@ -352,9 +370,13 @@ CREATE TABLE public.submission (
     namespace_id uuid NOT NULL,
     operation text NOT NULL,
     key text NOT NULL,
+    scope uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     hash bytea NOT NULL,
     resource_id uuid NOT NULL,
     created_at timestamp with time zone NOT NULL,
+    code text,
+    state text,
+    revision bigint,
     CONSTRAINT submission_hash_check CHECK ((octet_length(hash) = 32))
 );
 
@@ -380,8 +402,13 @@ CREATE TABLE public.task (
     attempt_count smallint DEFAULT 0 NOT NULL,
     error_code text,
     attempt_id uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
     cancel_requested_at timestamp with time zone,
+    cancel_reason text,
     completed_at timestamp with time zone,
+    retried_at timestamp with time zone,
+    resolved_at timestamp with time zone,
+    resolve_reason text,
     CONSTRAINT task_business_key_check CHECK ((length(business_key) <= 191)),
     CONSTRAINT task_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 100))),
     CONSTRAINT task_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
@@ -413,8 +440,13 @@ CREATE TABLE public.task_default (
     attempt_count smallint DEFAULT 0 CONSTRAINT task_attempt_count_not_null NOT NULL,
     error_code text,
     attempt_id uuid,
+    epoch bigint DEFAULT 0 CONSTRAINT task_epoch_not_null NOT NULL,
     cancel_requested_at timestamp with time zone,
+    cancel_reason text,
     completed_at timestamp with time zone,
+    retried_at timestamp with time zone,
+    resolved_at timestamp with time zone,
+    resolve_reason text,
     CONSTRAINT task_business_key_check CHECK ((length(business_key) <= 191)),
     CONSTRAINT task_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 100))),
     CONSTRAINT task_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
@@ -507,7 +539,7 @@ ALTER TABLE ONLY public.session
     ADD CONSTRAINT session_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.submission
-    ADD CONSTRAINT submission_pkey PRIMARY KEY (namespace_id, operation, key);
+    ADD CONSTRAINT submission_pkey PRIMARY KEY (namespace_id, operation, key, scope);
 
 ALTER TABLE ONLY public.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (id);

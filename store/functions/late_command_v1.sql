@@ -28,6 +28,13 @@ BEGIN
     END IF;
     o.code := 'ok'; o.active := false; o.lease_state := a.state; o.lease_until := a.lease_until;
     o.settled := a.settled; o.deduplicated := true; o.disposition := 'APPLIED';
+    IF NOT a.settled THEN
+        -- It is told to stop; heard from again after that, it has been told (OP-68).
+        UPDATE lease l SET acknowledged_at = CASE WHEN l.told_at IS NOT NULL THEN p_now END,
+                           told_at = coalesce(l.told_at, p_now)
+            WHERE l.attempt_id = p_attempt AND l.intent IS NOT NULL
+              AND l.acknowledged_at IS NULL;
+    END IF;
 
     IF p_operation = 'start' AND a.start_message_id = p_message THEN
         o.task_state := 'RUNNING'; o.attempt_state := 'RUNNING';

@@ -19,7 +19,8 @@ BEGIN
         SELECT c.*, coalesce(l.state, a.state) AS state,
             coalesce(l.lease_until, a.lease_until) AS lease_until,
             l.attempt_id IS NOT NULL AND l.intent IS NULL AS active,
-            l.attempt_id IS NULL AS settled, l.session_id <> c.session AS moves,
+            l.attempt_id IS NULL AS settled,
+            l.session_id <> c.session OR l.intent IS NOT NULL AS changes,
             CASE
                 WHEN c.place > 1 THEN 'again'
                 WHEN s.closed_at IS NOT NULL OR s.id IS NULL THEN 'session_superseded'
@@ -35,8 +36,14 @@ BEGIN
         LEFT JOIN (SELECT * FROM session WHERE id = ANY (p_session)) s ON s.id = c.session
         LEFT JOIN LATERAL (SELECT * FROM attempt k WHERE k.id = c.attempt LIMIT 1) a ON true
     ), moved AS (
-        UPDATE lease l SET session_id = j.session FROM judged j
-        WHERE j.verdict = 'ok' AND j.moves AND l.attempt_id = j.attempt
+        -- Under an intent the answer is the news, or comes after it (OP-68).
+        UPDATE lease l SET session_id = j.session,
+            told_at = CASE WHEN l.intent IS NULL THEN l.told_at
+                           ELSE coalesce(l.told_at, v_now) END,
+            acknowledged_at = CASE WHEN l.told_at IS NULL THEN NULL
+                                   ELSE coalesce(l.acknowledged_at, v_now) END
+        FROM judged j
+        WHERE j.verdict = 'ok' AND j.changes AND l.attempt_id = j.attempt
           AND l.attempt_id = ANY (p_attempt)
     )
     SELECT j.verdict, NULL::text, NULL::text, NULL::bigint, NULL::timestamptz, NULL::text,

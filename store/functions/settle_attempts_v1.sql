@@ -30,12 +30,17 @@ BEGIN
         DELETE FROM lease l WHERE l.attempt_id = ANY (p_attempt)
     ), history AS (
         INSERT INTO attempt (id, task_id, namespace_id, instance_id, session_id, epoch, state,
-            granted_at, started_at, finished_at, lease_until, intent, intent_at, error_code,
-            result, start_message_id, start_revision, start_lease_until, finish_message_id,
-            finish_hash, task_state, task_revision)
+            granted_at, started_at, finished_at, lease_until, intent, intent_at,
+            acknowledged_at, error_code, result, start_message_id, start_revision,
+            start_lease_until, finish_message_id, finish_hash, task_state, task_revision)
         SELECT e.attempt_id, e.task_id, e.namespace_id, e.instance_id, e.session_id, e.epoch,
                e.attempt_state, e.granted_at, e.started_at, p_now, e.lease_until, e.intent,
-               e.intent_at, e.code, e.result, e.start_message_id, e.start_revision,
+               e.intent_at,
+               -- a report that follows the news of a stop is heard too (OP-68)
+               CASE WHEN e.message_id IS NOT NULL AND (e.told_at IS NOT NULL
+                         OR e.attempt_state = 'CANCELLED')
+                    THEN coalesce(e.acknowledged_at, p_now) ELSE e.acknowledged_at END,
+               e.code, e.result, e.start_message_id, e.start_revision,
                e.start_lease_until, e.message_id, e.hash, e.task_state, e.revision + 1
         FROM ended e
     ), waiting AS (
@@ -58,8 +63,9 @@ BEGIN
         UPDATE task t SET state = e.task_state, revision = e.revision + 1,
                attempt_count = CASE WHEN e.started_at IS NULL THEN e.attempt_count - 1
                                     ELSE e.attempt_count END,
-               error_code = e.task_code, attempt_id = e.attempt_id,
+               error_code = e.task_code, attempt_id = e.attempt_id, epoch = e.epoch,
                cancel_requested_at = CASE WHEN e.intent = 'caller' THEN e.intent_at END,
+               cancel_reason = CASE WHEN e.intent = 'caller' THEN e.intent_reason END,
                completed_at = CASE WHEN e.task_state <> 'NEEDS_REVIEW' THEN p_now END
         FROM ended e
         WHERE t.id = e.task_id AND t.state IS NULL AND e.task_state <> 'WAITING'

@@ -112,8 +112,14 @@ CREATE TABLE task (
     attempt_count        smallint NOT NULL DEFAULT 0,
     error_code           text,
     attempt_id           uuid,            -- the attempt whose end settled the task; holds the result
+    epoch                bigint NOT NULL DEFAULT 0,   -- grants so far: no later one is given twice
     cancel_requested_at  timestamptz,
+    cancel_reason        text,
     completed_at         timestamptz,
+    -- written when a person decides
+    retried_at           timestamptz,
+    resolved_at          timestamptz,     -- a review ended the task, not its attempt
+    resolve_reason       text,
     PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
 CREATE TABLE task_default PARTITION OF task DEFAULT WITH (fillfactor = 75);
@@ -122,10 +128,15 @@ CREATE TABLE submission (
     namespace_id  uuid NOT NULL,
     operation     text NOT NULL,
     key           text NOT NULL,
+    scope         uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
+                                          -- the resource that an operation is about; nil to submit
     hash          bytea NOT NULL CHECK (octet_length(hash) = 32),
     resource_id   uuid NOT NULL,
     created_at    timestamptz NOT NULL,
-    PRIMARY KEY (namespace_id, operation, key)
+    code          text,                   -- what an operation answered, for its repeats
+    state         text,
+    revision      bigint,
+    PRIMARY KEY (namespace_id, operation, key, scope)
 );
 
 CREATE TABLE ready (
@@ -182,6 +193,9 @@ CREATE TABLE lease (
     attempt_timeout_ms   bigint NOT NULL,
     intent               text CHECK (intent IN ('caller', 'deadline')),
     intent_at            timestamptz,
+    intent_reason        text,                   -- in the caller's words
+    told_at              timestamptz,            -- the worker was first answered: inactive
+    acknowledged_at      timestamptz,            -- and was heard from after that
     start_message_id     uuid,                   -- the start receipt
     start_revision       bigint,
     start_lease_until    timestamptz,
@@ -207,6 +221,7 @@ CREATE TABLE attempt (
     lease_until           timestamptz NOT NULL,
     intent                text,
     intent_at             timestamptz,
+    acknowledged_at       timestamptz,
     error_code            text,
     result                bytea,
     start_message_id      uuid,                  -- the start receipt
@@ -269,6 +284,7 @@ CREATE TABLE audit (
     action        text NOT NULL,
     resource      text NOT NULL,
     reason        text NOT NULL DEFAULT '',
+    evidence      bytea,                  -- what a review was based on, JSON as accepted
     occurred_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
@@ -295,4 +311,10 @@ CREATE TYPE command_outcome_v1 AS (
     receipt_lease_until timestamptz, disposition text, deduplicated boolean,
     active boolean, lease_state text, lease_until timestamptz, server_time timestamptz,
     settled boolean
+);
+
+-- One row per operation on a task: what became of it, and whom to tell.
+CREATE TYPE task_outcome_v1 AS (
+    code text, task_state text, task_revision bigint, deduplicated boolean,
+    queue_id uuid, route_id bigint, attempt_id uuid, session_id uuid, node_id uuid
 );

@@ -37,7 +37,7 @@ BREACHES: tuple[tuple[str, str], ...] = (
         " finish_hash = NULL, result = NULL",
     ),
     ("attempt_count is the started attempts plus", "UPDATE ready SET attempt_count = 2"),
-    ("the epoch a waiting task carries", "UPDATE ready SET epoch = 5"),
+    ("the epoch that a waiting or settled task carries", "UPDATE ready SET epoch = 5"),
     ("every task is in exactly one place", "DELETE FROM ready"),
     ("no place holds a task that does not exist", "DELETE FROM task"),
     ("a session whose capacity never changed", "UPDATE session SET capacity = 0"),
@@ -46,8 +46,10 @@ BREACHES: tuple[tuple[str, str], ...] = (
         "UPDATE session SET closed_at = now()",
     ),
     ("CANCELLED is written only with a saved intent", "UPDATE task SET state = 'CANCELLED'"),
+    ("marks of a stop belong to one", "UPDATE lease SET told_at = now()"),
     ("an instance's open session is its newest", "UPDATE worker_instance SET session_epoch = 8"),
     ("an accepted key names exactly one task", "DELETE FROM submission"),
+    ("a key of an operation is bound to what it did", "DELETE FROM audit"),
     (
         "at most 16 evidence rows an attempt",
         "INSERT INTO evidence (attempt_id, task_id, operation, message_id, received_at)"
@@ -72,6 +74,8 @@ async def busy(database_url: str) -> AsyncIterator[World]:
     await world.finish(world.failure_of(failed))
     world.wait(1000)
     await world.granted(worker, [failed.task_id])
+    [unwanted] = await world.submitted()
+    await world.cancel(unwanted)
     assert await violations(world.connection) == []
     yield world
     await world.close()

@@ -5,7 +5,6 @@ wait for a lock, or known to have decided without one. No sleeping: Postgres say
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -14,37 +13,10 @@ import pytest
 from store import commands, dispatch
 from store.commands import AttemptCommand, CommandOutcome
 from store.dispatch import ClaimPair
-from tests.store.waits import waiting
+from tests.store.race import Act, Race
 from tests.store.world import LEASE_MS, World
 
 REPEATS = 100
-Act = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
-
-
-class Race:
-    """Two connections and one that watches them."""
-
-    def __init__(self, world: World, watcher: Any, first: Any, second: Any) -> None:
-        self.world = world
-        self.watcher = watcher
-        self.first = first
-        self.second = second
-
-    @classmethod
-    async def at(cls, world: World) -> "Race":
-        return cls(world, await world.other(), await world.other(), await world.other())
-
-    async def run(self, earlier: Act, later: Act) -> tuple[Any, Any]:
-        """`later` meets the uncommitted `earlier`: it waits for it, or has answered before it."""
-        transaction = self.first.transaction()
-        await transaction.start()
-        before = await earlier(self.first)
-        racing = asyncio.ensure_future(later(self.second))
-        blocked = asyncio.ensure_future(waiting(self.watcher, 1))
-        await asyncio.wait({racing, blocked}, return_when=asyncio.FIRST_COMPLETED)
-        blocked.cancel()
-        await transaction.commit()
-        return before, await racing
 
 
 @pytest.fixture
@@ -214,36 +186,6 @@ async def test_close_then_start(world: World, race: Race) -> None:
             closing(world, worker.session_id), starting(world, start)
         )
         assert (len(given_back), started.code) == (1, "session_superseded")
-
-
-async def test_pause_then_start(world: World, race: Race) -> None:
-    async def pausing(db: "asyncpg.Connection[Any]") -> None:
-        await db.execute(
-            f"SELECT pg_advisory_xact_lock(20594, {world.gate_id});"
-            f" UPDATE gate SET paused = true WHERE id = {world.gate_id}"
-        )
-
-    for _ in range(REPEATS):
-        [start] = await world.leased(await world.worker())
-        _, started = await race.run(pausing, starting(world, start))
-        assert started.code == "execution_gated"
-        await world.pause(False)
-
-
-async def test_start_then_pause(world: World, race: Race) -> None:
-    async def pausing(db: "asyncpg.Connection[Any]") -> bool:
-        async with db.transaction():
-            await db.execute("SELECT pg_advisory_xact_lock(20594, $1)", world.gate_id)
-            await db.execute("UPDATE gate SET paused = true WHERE id = $1", world.gate_id)
-            # whoever may start had to commit before this
-            return bool(await db.fetchval("SELECT bool_and(state = 'RUNNING') FROM lease"))
-
-    for _ in range(REPEATS):
-        [start] = await world.leased(await world.worker())
-        started, none_pending = await race.run(starting(world, start), pausing)
-        assert started.active
-        assert none_pending
-        await world.pause(False)
 
 
 async def test_two_late_reports_at_once_get_one_answer_each_for_ever(

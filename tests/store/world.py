@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from orbit_sdk.protocol.ids import new_id
-from store import commands, dispatch, pool, queries
+from store import commands, dispatch, operations, pool, queries
 from store.commands import (
     AttemptCommand,
     CommandOutcome,
@@ -24,10 +24,10 @@ from store.commands import (
     SubmitTask,
 )
 from store.dispatch import Assignment, ClaimPair
+from store.operations import CancelTask, GateOutcome, ResolveTask, RetryTask, SetGate, TaskOutcome
 
 START = datetime(2031, 5, 17, 9, 30, tzinfo=UTC)
 LEASE_MS = 30_000
-GATE_LOCK = 20594
 DAY_MS = 86_400_000
 WIPE = "".join(
     f"DELETE FROM {table};"
@@ -290,17 +290,106 @@ class World:
             self.now,
         )
 
+    # -- operations -------------------------------------------------------------------------
+
+    def cancellation(self, task_id: str, **changes: Any) -> CancelTask:
+        """A wish to cancel, under a key of its own."""
+        plain = CancelTask(
+            namespace_id=self.namespace_id,
+            task_id=task_id,
+            key=f"cancel-{self.id()}",
+            hash=b"c" * 32,
+            expected_revision=None,
+            reason="not needed",
+            actor="0" * 16,
+        )
+        return msgspec.structs.replace(plain, **changes)
+
+    def another_try(self, task_id: str, revision: int, **changes: Any) -> RetryTask:
+        """A manual retry at a revision, under a key of its own."""
+        plain = RetryTask(
+            namespace_id=self.namespace_id,
+            task_id=task_id,
+            key=f"retry-{self.id()}",
+            hash=b"r" * 32,
+            expected_revision=revision,
+            deadline_at=None,
+            reason="try again",
+            actor="0" * 16,
+        )
+        return msgspec.structs.replace(plain, **changes)
+
+    def verdict(self, task_id: str, revision: int, outcome: str, **changes: Any) -> ResolveTask:
+        """The end of a review at a revision, under a key of its own."""
+        plain = ResolveTask(
+            namespace_id=self.namespace_id,
+            task_id=task_id,
+            key=f"resolve-{self.id()}",
+            hash=b"v" * 32,
+            expected_revision=revision,
+            outcome=outcome,
+            reason="looked it up",
+            actor="0" * 16,
+            evidence=b'{"ticket":7}',
+        )
+        return msgspec.structs.replace(plain, **changes)
+
+    def gate_change(self, paused: bool, version: int, **changes: Any) -> SetGate:
+        """A pause or resume at a control version, under a key of its own."""
+        plain = SetGate(
+            namespace_id=self.namespace_id,
+            queue_id=self.queue_id,
+            key=f"gate-{self.id()}",
+            hash=b"g" * 32,
+            expected_version=version,
+            paused=paused,
+            reason="by hand",
+            actor="0" * 16,
+        )
+        return msgspec.structs.replace(plain, **changes)
+
+    async def cancel(self, task_id: str, **changes: Any) -> TaskOutcome:
+        return await self.cancel_as(self.cancellation(task_id, **changes))
+
+    async def cancel_as(self, item: CancelTask) -> TaskOutcome:
+        [outcome] = await operations.cancel_tasks(self.connection, [item], now=self.now)
+        return outcome
+
+    async def retry_as(self, item: RetryTask) -> TaskOutcome:
+        [outcome] = await operations.retry_tasks(self.connection, [item], now=self.now)
+        return outcome
+
+    async def retry(self, task_id: str, **changes: Any) -> TaskOutcome:
+        """Retry at the revision of now."""
+        revision = (await self.view(task_id)).revision
+        return await self.retry_as(self.another_try(task_id, revision, **changes))
+
+    async def resolve_as(self, item: ResolveTask) -> TaskOutcome:
+        [outcome] = await operations.resolve_tasks(self.connection, [item], now=self.now)
+        return outcome
+
+    async def resolve(self, task_id: str, outcome: str, **changes: Any) -> TaskOutcome:
+        """Resolve at the revision of now."""
+        revision = (await self.view(task_id)).revision
+        return await self.resolve_as(self.verdict(task_id, revision, outcome, **changes))
+
+    async def gate_version(self) -> int:
+        return int(
+            await self.connection.fetchval(
+                "SELECT control_version FROM gate WHERE id = $1", self.gate_id
+            )
+        )
+
+    async def set_gate(self, item: SetGate) -> GateOutcome:
+        [outcome] = await operations.set_gates(self.connection, [item], now=self.now)
+        return outcome
+
     async def pause(self, paused: bool = True) -> None:
-        """Close or open the gate over the queue, as a pause does (INV-18)."""
-        async with self.connection.transaction():
-            await self.connection.execute(
-                "SELECT pg_advisory_xact_lock($1, $2)", GATE_LOCK, self.gate_id
-            )
-            await self.connection.execute(
-                "UPDATE gate SET paused = $2, control_version = control_version + 1 WHERE id = $1",
-                self.gate_id,
-                paused,
-            )
+        """Close or open the gate over the queue, at the version of now."""
+        change = self.gate_change(paused, await self.gate_version())
+        assert (await self.set_gate(change)).code == "done"
+
+    # -- what is there ----------------------------------------------------------------------
 
     async def count(self, table: str) -> int:
         return int(await self.connection.fetchval(f"SELECT count(*) FROM {table}"))
@@ -310,5 +399,5 @@ class World:
         tables = ("task", "ready", "lease", "attempt", "receipt", "evidence", "event", "session")
         return {
             table: await self.connection.fetch(f"SELECT * FROM {table} ORDER BY 1, 2")
-            for table in (*tables, "worker_instance", "submission")
+            for table in (*tables, "worker_instance", "submission", "gate", "audit")
         }
