@@ -18,11 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
 from devcluster.cluster import LocalCluster
 from loadtest import sql_lives
+from store import pool
+from store.migrate import migrate
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent
@@ -140,13 +143,21 @@ def _lives(args: argparse.Namespace, gateways: int) -> dict[str, Any]:
             found["latency"] = _swarm(cluster, credential, "latency", rate)
         if gateways == args.gateways[0]:
             rounds = args.sql_rounds
-            found["sql"] = {
-                f"{count}_connections": asyncio.run(
-                    sql_lives.measure(cluster.database_url, count, rounds // count)
-                )
-                for count in (1, 2)
-            }
+            found["sql"] = asyncio.run(_sql(cluster.database_url, rounds))
         return found
+
+
+async def _sql(dsn: str, rounds: int) -> dict[str, Any]:
+    """The functions alone, in a database that no dispatcher sweeps."""
+    connection = await pool.connect(dsn)
+    await connection.execute("CREATE DATABASE orbit_sql_lives")
+    await connection.close()
+    alone = urlsplit(dsn)._replace(path="/orbit_sql_lives").geturl()
+    await migrate(alone)
+    return {
+        f"{count}_connections": await sql_lives.measure(alone, count, rounds // count)
+        for count in (1, 2)
+    }
 
 
 def _print(report: dict[str, Any]) -> None:
