@@ -38,6 +38,7 @@ class _Connection(asyncio.Protocol):
             self.answer.set_result((status, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(ConnectionError("the gateway closed the connection"))
 
