@@ -51,6 +51,10 @@ format: setup ## sort imports, apply safe fixes, format
 schema: setup ## write store/schema.sql anew, after a migration was added
 	$(BIN)/python -m devcluster.schema
 
+.PHONY: protocol
+protocol: setup ## write the outcome table of docs/protocol.md anew, after its rows were changed
+	$(BIN)/python -m devcluster.protocol_page
+
 .PHONY: bench
 bench: setup ## measure full lives a second and dispatch latency on this machine
 	$(BIN)/python -m loadtest.bench $(ARGS)
