@@ -293,9 +293,9 @@ def _range(value: int, low: int, high: int, field: str) -> None:
 def _instants(
     wire: _SubmitWire,
 ) -> tuple[datetime | None, datetime | None, datetime | None]:
-    available_at = _instant(wire.available_at, "available_at")
-    start_deadline_at = _instant(wire.start_deadline_at, "start_deadline_at")
-    deadline_at = _instant(wire.deadline_at, "deadline_at")
+    available_at = read_instant(wire.available_at, "available_at")
+    start_deadline_at = read_instant(wire.start_deadline_at, "start_deadline_at")
+    deadline_at = read_instant(wire.deadline_at, "deadline_at")
     latest = _FIRST
     for instant in (available_at, start_deadline_at, deadline_at):
         if instant is not None:
@@ -308,7 +308,8 @@ def _instants(
     return available_at, start_deadline_at, deadline_at
 
 
-def _instant(text: str | None, field: str) -> datetime | None:
+def read_instant(text: str | None, field: str) -> datetime | None:
+    """An instant that a client may name, or BodyError; None for none."""
     if text is None:
         return None
     try:

@@ -44,6 +44,12 @@ PAGE_MAX: Final = 200
 KEY_CHARS_MAX: Final = 128
 """Idempotency-Key and submission_key: visible ASCII (OP-41); room for two UUIDs and a prefix."""
 
+REASON_CHARS_MAX: Final = 1_024
+"""Why an operation was wanted: a paragraph for a reader of the audit, not a report."""
+
+REVISION_MAX: Final = 2**63 - 1
+"""Revisions and control versions count up from 1 in a signed column (OP-16)."""
+
 BUSINESS_KEY_CHARS_MAX: Final = 191
 """R-031; code points, not bytes."""
 
