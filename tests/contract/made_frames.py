@@ -130,9 +130,14 @@ business = st.recursive(
 )
 
 
-def frame(kind: str, **rest: st.SearchStrategy[object]) -> st.SearchStrategy[Members]:
+def frame(
+    kind: str, version: str = "1", **rest: st.SearchStrategy[object]
+) -> st.SearchStrategy[Members]:
     return members(
-        protocol_version=st.just('"1"'), type=st.just(json.dumps(kind)), message_id=ids, **rest
+        protocol_version=st.just(json.dumps(version)),
+        type=st.just(json.dumps(kind)),
+        message_id=ids,
+        **rest,
     )
 
 
@@ -148,21 +153,16 @@ def _distinct(nodes: list[Members]) -> Items:
     return Items(tuple({frozenset(node.pairs): node for node in nodes}.values()))
 
 
-hello_frames = frame(
-    "worker.hello",
-    body=members(
-        instance_id=ids,
-        instance_secret=secrets,
-        queue_id=ids,
-        capabilities=st.lists(members(**names), min_size=1, max_size=3).map(_distinct),
-        capacity=numbers(1, 256),
-    ),
+hellos = members(
+    instance_id=ids,
+    instance_secret=secrets,
+    queue_id=ids,
+    capabilities=st.lists(members(**names), min_size=1, max_size=3).map(_distinct),
+    capacity=numbers(1, 256),
 )
-capacity_frames = frame(
-    "worker.capacity",
-    session_id=ids,
-    body=members(sequence=uint64s, capacity=numbers(0, 256), drain=flags),
-)
+capacities = members(sequence=uint64s, capacity=numbers(0, 256), drain=flags)
+hello_frames = frame("worker.hello", body=hellos)
+capacity_frames = frame("worker.capacity", session_id=ids, body=capacities)
 attempt_frames = st.sampled_from(["worker.resume", "task.start", "task.renew"]).flatmap(
     lambda kind: frame(kind, session_id=ids, body=refs)
 )
@@ -245,36 +245,27 @@ assigned_tasks = members(
     updated_at=times,
 )
 welcome_frames = frame("worker.welcome", session_id=ids, reply_to=ids, body=welcomes)
+command_results = members(receipt=receipts, lease=leases, deduplicated=flags)
 ack_frames = frame(
-    "ack",
-    session_id=ids,
-    reply_to=ids,
-    body=st.one_of(welcomes, leases, members(receipt=receipts, lease=leases, deduplicated=flags)),
+    "ack", session_id=ids, reply_to=ids, body=st.one_of(welcomes, leases, command_results)
 )
-assign_frames = frame(
-    "task.assign",
-    session_id=ids,
-    body=members(
-        task=assigned_tasks,
-        attempt_id=ids,
-        epoch=uint64s,
-        lease_secret=secrets,
-        lease_until=times,
-        server_time=times,
+assignments = members(
+    task=assigned_tasks,
+    attempt_id=ids,
+    epoch=uint64s,
+    lease_secret=secrets,
+    lease_until=times,
+    server_time=times,
+)
+assign_frames = frame("task.assign", session_id=ids, body=assignments)
+errors = members(
+    code=tokens(64),
+    message=quoted(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+        | st.just("\U0001f600" * 1024)
     ),
 )
-error_frames = frame(
-    "error",
-    session_id=maybe(ids),
-    reply_to=maybe(ids),
-    error=members(
-        code=tokens(64),
-        message=quoted(
-            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
-            | st.just("\U0001f600" * 1024)
-        ),
-    ),
-)
+error_frames = frame("error", session_id=maybe(ids), reply_to=maybe(ids), error=errors)
 server_frames = st.one_of(welcome_frames, ack_frames, ack_frames, assign_frames, error_frames)
 
 spaces = st.sampled_from(["", "", " ", "\t", "\r\n"])
@@ -413,7 +404,7 @@ def hostile(frames: st.SearchStrategy[Members]) -> st.SearchStrategy[str | bytes
         texts(frames).map(lambda text: "\ufeff" + text),
         texts(frames).map(lambda text: text + text),
         texts(frames).map(lambda text: text + "\n"),
-        texts(frames).map(lambda text: text.replace('"1"', '"1\ud800"', 1)),
+        texts(frames).map(lambda text: text.replace('":"', '":"\ud800', 1)),
         st.builds(
             lambda opening, times: opening * times,
             st.sampled_from(["[", '{"a":', '{"body":', '{"type":"ack","body":']),

@@ -11,27 +11,31 @@ from typing import Any, Literal
 import jsonschema_rs
 
 Direction = Literal["clientFrame", "serverFrame"]
+Version = Literal["1", "2"]
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
-WORKER_SCHEMA = json.loads((SCHEMAS / "worker.v1.json").read_text())
 
 FRAME_BYTES = 1024 * 1024
 VALUE_BYTES = 256 * 1024
-DEPTH = 64
+DEPTHS = {"1": 64, "2": 66}
 NUMBER_CHARS = 64
 DECIMAL_CHARS = 1024
 
 TIME_FIELDS = re.compile(r"\A(?:server_time|lease_until|.*_at)\Z")
 BUSINESS_FIELDS = ("payload", "result")
+HOLDERS = ("body", "task", "items", "assignments")
 
 
-def _validator(direction: Direction) -> Any:
-    schema = {**WORKER_SCHEMA, "$ref": f"#/$defs/{direction}"}
+def _validator(version: Version, direction: Direction) -> Any:
+    written = json.loads((SCHEMAS / f"worker.v{version}.json").read_text())
+    schema = {**written, "$ref": f"#/$defs/{direction}"}
     del schema["oneOf"], schema["$id"]
     return jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
 
 
-VALIDATORS = {name: _validator(name) for name in ("clientFrame", "serverFrame")}
+VERSIONS: tuple[Version, ...] = ("1", "2")
+DIRECTIONS: tuple[Direction, ...] = ("clientFrame", "serverFrame")
+VALIDATORS = {(v, d): _validator(v, d) for v in VERSIONS for d in DIRECTIONS}
 
 
 class Broken(Exception):
@@ -42,22 +46,22 @@ class Written(float):
     """A number with a fraction or an exponent."""
 
 
-def accepts(text: str | bytes, direction: Direction) -> bool:
+def accepts(text: str | bytes, direction: Direction, version: Version = "1") -> bool:
     """Whether the text is a frame of that direction."""
     try:
-        frame = read(text)
+        frame = read(text, DEPTHS[version])
         check_business(frame, json_text(text))
         check_strings(frame)
     except Broken:
         return False
-    return bool(VALIDATORS[direction].is_valid(clamped(frame)))
+    return bool(VALIDATORS[version, direction].is_valid(clamped(frame)))
 
 
-def readable_message_id(text: str | bytes) -> str | None:
+def readable_message_id(text: str | bytes, version: Version = "1") -> str | None:
     """The id to answer to: the only one at the top of a text that is JSON at all."""
     try:
         source = json_text(text)
-        if depth(source) > DEPTH:
+        if depth(source) > DEPTHS[version]:
             return None
         top = json.loads(source, object_pairs_hook=tuple, parse_int=str, parse_float=str)
     except (Broken, ValueError):
@@ -78,10 +82,10 @@ def json_text(text: str | bytes) -> str:
         raise Broken("not UTF-8") from None
 
 
-def read(text: str | bytes) -> Any:
+def read(text: str | bytes, depth_max: int) -> Any:
     """The value of a strict JSON text: unique keys, real numbers, whole characters."""
     source = json_text(text)
-    if depth(source) > DEPTH:
+    if depth(source) > depth_max:
         raise Broken("depth")
     try:
         value = json.loads(
@@ -158,33 +162,36 @@ def decimal_chars(text: str) -> int:
 
 
 def business_values(frame: Any, source: str) -> list[tuple[Any, str]]:
-    """Every business value of a frame with its text."""
+    """Every business value of a frame with its text: of its body, its items, their tasks."""
     found = []
-    top = spans(source, 0)
-    if isinstance(frame, dict) and isinstance(frame.get("body"), dict):
-        inner = spans(source, top["body"][0])
-        holders = [(frame["body"], inner)]
-        if isinstance(frame["body"].get("task"), dict):
-            holders.append((frame["body"]["task"], spans(source, inner["task"][0])))
-        for holder, where in holders:
-            for name in BUSINESS_FIELDS:
-                if name in holder:
-                    start, end = where[name]
-                    found.append((holder[name], source[start:end]))
+    holders = [(frame, 0)]
+    while holders:
+        holder, at = holders.pop()
+        if not isinstance(holder, dict | list):
+            continue
+        for name, (start, end) in spans(source, at).items():
+            value = holder[name]  # type: ignore[index]
+            if name in BUSINESS_FIELDS:
+                found.append((value, source[start:end]))
+            elif isinstance(name, int) or name in HOLDERS:
+                holders.append((value, start))
     return found
 
 
-def spans(source: str, at: int) -> dict[str, tuple[int, int]]:
-    """Where the members of the object that starts at this place have their values."""
+def spans(source: str, at: int) -> dict[str | int, tuple[int, int]]:
+    """Where the members of the object, or the items of the array, that starts here are."""
     decoder = json.JSONDecoder()
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str | int, tuple[int, int]] = {}
     at = skip(source, at)
-    if source[at] != "{":
+    closing = {"{": "}", "[": "]"}.get(source[at])
+    if closing is None:
         return found
     at = skip(source, at + 1)
-    while source[at] != "}":
-        name, at = decoder.raw_decode(source, at)
-        at = skip(source, skip(source, at) + 1)
+    while source[at] != closing:
+        name: str | int = len(found)
+        if closing == "}":
+            name, at = decoder.raw_decode(source, at)
+            at = skip(source, skip(source, at) + 1)
         _, end = decoder.raw_decode(source, at)
         found[name] = (at, end)
         at = skip(source, end)

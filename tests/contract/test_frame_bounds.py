@@ -14,7 +14,7 @@ from orbit_sdk.protocol.frames import (
 )
 from tests.contract.made_frames import written
 from tests.contract.oracle import accepts
-from tests.contract.test_worker_frames import CLIENT_SAMPLES, ID, SECRET, SERVER_SAMPLES
+from tests.contract.samples import CLIENT_SAMPLES, ID, SECRET, SERVER_SAMPLES
 
 HELLO, START, FINISH = (written(CLIENT_SAMPLES[index]) for index in (0, 3, 5))
 ASSIGN = written(SERVER_SAMPLES[5])

@@ -6,17 +6,15 @@ depth, no repeated key anywhere, strict business JSON, integers written as integ
 dates. Encoding checks nothing: what we send is built from checked values.
 """
 
-import json
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from .faults import describe
-from .frame_rules import CLIENT_RULES, SERVER_RULES, Refused
-from .ids import is_id
-from .limits import FRAME_BYTES_MAX, JSON_DEPTH_MAX
+from .frame_reading import FrameError, FrameReader, encode
+from .frame_rules import CLIENT_RULES, SERVER_RULES
+from .limits import JSON_DEPTH_MAX
 from .shapes import (
     PROTOCOL_VERSION,
     AckBody,
@@ -49,7 +47,6 @@ from .shapes import (
     WelcomeBody,
     WelcomeFrame,
 )
-from .strict_json import JsonError, JsonFault, is_deeper, refuse_repeated_keys
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -88,43 +85,12 @@ __all__ = [
 ]
 
 
-class FrameError(ValueError):
-    """The text is no frame of this direction.
-
-    `reason` is fit to be shown and quotes no value; `message_id` is the frame's own, if the text
-    is JSON of allowed size and depth with exactly one valid one at its top, else None (OP-08).
-    """
-
-    def __init__(self, reason: str, message_id: str | None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.message_id = message_id
-
-
-def decode_client_frame(text: str | bytes) -> ClientFrame:
-    """The worker's frame, or FrameError."""
-    return _read(text, _read_client)
-
-
-def decode_server_frame(text: str | bytes) -> ServerFrame:
-    """The server's frame, or FrameError."""
-    return _read(text, _read_server)
-
-
-def encode_frame(frame: ClientFrame | ServerFrame | AssignFrameRaw) -> bytes:
-    """The frame as one compact JSON text, business values spliced as they are."""
-    return _encode(frame)
-
-
 class _AckWire(Frame, frozen=True, tag="ack"):
     session_id: str
     reply_to: str
     body: Raw
 
 
-_FrameT = TypeVar("_FrameT", ClientFrame, ServerFrame)
-
-_encode: Final = msgspec.json.encode
 _client_shape: Final = msgspec.json.Decoder(ClientFrame).decode
 _server_shape: Final = msgspec.json.Decoder(
     WelcomeFrame | AssignFrame | _AckWire | ErrorFrame
@@ -136,19 +102,9 @@ _ACK_SHAPES: Final[tuple[tuple[bytes, Callable[[Raw], AckBody]], ...]] = (
 )
 
 
-def _read_client(data: bytes) -> ClientFrame:
-    frame = _client_shape(data)
-    CLIENT_RULES[type(frame)](frame)
-    refuse_repeated_keys(data, _encode(frame), bytes_max=FRAME_BYTES_MAX)
-    return frame
-
-
 def _read_server(data: bytes) -> ServerFrame:
     shape = _server_shape(data)
-    frame = _ack_frame(shape) if isinstance(shape, _AckWire) else shape
-    SERVER_RULES[type(frame)](frame)
-    refuse_repeated_keys(data, _encode(frame), bytes_max=FRAME_BYTES_MAX)
-    return frame
+    return _ack_frame(shape) if isinstance(shape, _AckWire) else shape
 
 
 def _ack_frame(wire: _AckWire) -> AckFrame:
@@ -170,35 +126,20 @@ def _ack_frame(wire: _AckWire) -> AckFrame:
     return AckFrame(wire.protocol_version, wire.message_id, wire.session_id, wire.reply_to, last)
 
 
-def _read(text: str | bytes, read: Callable[[bytes], _FrameT]) -> _FrameT:
-    try:
-        data = text.encode() if isinstance(text, str) else text
-    except UnicodeEncodeError:
-        raise FrameError(JsonFault.LONE_SURROGATE.value, None) from None
-    if len(data) > FRAME_BYTES_MAX:
-        raise FrameError("the frame is too large", None)
-    try:
-        return read(data)
-    except (Refused, JsonError) as error:
-        reason = str(error)
-    except (msgspec.DecodeError, RecursionError) as error:
-        fault = describe(error)
-        reason = f"{fault.field}: {fault.reason}" if fault.field else fault.reason
-    raise FrameError(reason, _message_id(data))
+_client_reader: Final = FrameReader[ClientFrame](_client_shape, CLIENT_RULES, JSON_DEPTH_MAX)
+_server_reader: Final = FrameReader[ServerFrame](_read_server, SERVER_RULES, JSON_DEPTH_MAX)
 
 
-def _message_id(data: bytes) -> str | None:
-    if is_deeper(data, JSON_DEPTH_MAX):
-        return None
-    try:
-        members = _members(data.decode())
-    except ValueError:
-        return None
-    if not isinstance(members, tuple):
-        return None
-    found = [value for key, value in members if key == "message_id"]
-    return found[0] if len(found) == 1 and isinstance(found[0], str) and is_id(found[0]) else None
+def decode_client_frame(text: str | bytes) -> ClientFrame:
+    """The worker's frame, or FrameError."""
+    return _client_reader(text)
 
 
-# Objects become tuples of their members, repeats kept; numbers are left as text.
-_members: Final = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str, parse_float=str).decode
+def decode_server_frame(text: str | bytes) -> ServerFrame:
+    """The server's frame, or FrameError."""
+    return _server_reader(text)
+
+
+def encode_frame(frame: ClientFrame | ServerFrame | AssignFrameRaw) -> bytes:
+    """The frame as one compact JSON text, business values spliced as they are."""
+    return encode(frame)

@@ -22,6 +22,12 @@ PAYLOAD_DEPTH_MAX: Final = JSON_DEPTH_MAX - 3
 """A payload's own nesting: it travels inside an assignment frame, its body and its task. What a
 submission may hold can therefore be delivered (INV-33)."""
 
+FRAME_ITEMS_MAX: Final = 256
+"""Operations or assignments of one v2 frame (OP-06): all that a session may hold, at once."""
+
+BATCH_DEPTH_MAX: Final = JSON_DEPTH_MAX + 2
+"""A v2 frame's nesting: an array and an item more than v1, so that both carry the same values."""
+
 NUMBER_CHARS_MAX: Final = 64
 """A number as written: more digits than any decimal type, too few to make parsing slow."""
 
@@ -107,4 +113,5 @@ assert JSON_BYTES_MAX * 2 < FRAME_BYTES_MAX
 assert NUMBER_CHARS_MAX < DECIMAL_CHARS_MAX
 assert JSON_BYTES_MAX < HTTP_BODY_BYTES_MAX < BATCH_BODY_BYTES_MAX
 assert YEAR_END + DELAY_MS_MAX // (365 * 86_400_000) + 1 < 9999
+assert FRAME_ITEMS_MAX >= CAPACITY_MAX
 assert HELLO_TIMEOUT_S < PING_INTERVAL_S < READ_IDLE_S

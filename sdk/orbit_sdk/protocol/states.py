@@ -32,11 +32,12 @@ class AttemptState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a worker may report of an attempt (R-035)."""
+    """What a worker may report of an attempt (R-035); CANCELLED is no word of v1 (OP-02)."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     UNKNOWN = "UNKNOWN"
+    CANCELLED = "CANCELLED"
 
 
 class RecoverySafety(StrEnum):

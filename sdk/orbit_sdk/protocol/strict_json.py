@@ -90,7 +90,9 @@ def canonical_text(
     return text
 
 
-def refuse_repeated_keys(data: bytes, again: bytes, *, bytes_max: int) -> None:
+def refuse_repeated_keys(
+    data: bytes, again: bytes, *, bytes_max: int, depth_max: int = JSON_DEPTH_MAX
+) -> None:
     """Raise JsonError if an object repeats a key in a text that a typed decoder has taken.
 
     `again` is what was read, written by msgspec without white space. That is the shortest text
@@ -102,7 +104,7 @@ def refuse_repeated_keys(data: bytes, again: bytes, *, bytes_max: int) -> None:
     if len(again) == len(data):
         return
     if again.count(b'"') != data.count(b'"') or b"\\u0022" in data:
-        canonical_text(data, bytes_max=bytes_max)
+        canonical_text(data, bytes_max=bytes_max, depth_max=depth_max)
 
 
 def is_deeper(data: bytes, depth_max: int) -> bool:

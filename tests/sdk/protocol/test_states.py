@@ -90,7 +90,7 @@ def test_the_states_of_the_contract() -> None:
         *live[1:],
         *("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "UNKNOWN"),
     ]
-    assert [*Outcome] == ["SUCCEEDED", "FAILED", "UNKNOWN"]
+    assert [*Outcome] == ["SUCCEEDED", "FAILED", "UNKNOWN", "CANCELLED"]
     assert [*RecoverySafety] == ["IDEMPOTENT", "RECONCILE_ONLY"]
 
 

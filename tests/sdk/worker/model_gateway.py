@@ -93,8 +93,8 @@ class ModelGateway:
         self.seen: list[ClientFrame] = []
         self._numbers = count(1)
         self._epochs = count(1)
-        self._client = VALIDATORS["clientFrame"]
-        self._server = VALIDATORS["serverFrame"]
+        self._client = VALIDATORS["1", "clientFrame"]
+        self._server = VALIDATORS["1", "serverFrame"]
 
     # Towards the worker
 
