@@ -16,6 +16,7 @@ from gateway.http import openapi
 from gateway.http.answers import Answer, Answers, ApiError, Handler
 from gateway.http.auth import Gate
 from gateway.http.health import HealthResource
+from gateway.http.operations import OperationResource
 from gateway.http.queues import QueueResource
 from gateway.http.submission import Submissions
 from gateway.http.tasks import TaskResource
@@ -64,6 +65,7 @@ def _add_routes(http: FastAPI, node: Node, gate: Gate, answers: Answers) -> None
     submissions = Submissions(node.commands, node.catalog, node.hints, node.ids)
     tasks = TaskResource(gate, submissions, node.calls)
     queues = QueueResource(gate, node.calls, node.ids)
+    operations = OperationResource(gate, node.commands, node.calls, node.hints)
     health = HealthResource(node.readiness, node.registry)
 
     def add(method: str, path: str, name: str, handler: Handler, status_code: int = 200) -> None:
@@ -71,11 +73,16 @@ def _add_routes(http: FastAPI, node: Node, gate: Gate, answers: Answers) -> None
 
     add("POST", "/v1/tasks", "submit_task", tasks.submit, 201)
     add("POST", "/v1/tasks:batchSubmit", "submit_tasks", tasks.batch_submit)
+    add("POST", "/v1/tasks/{task_id}:cancel", "cancel_task", operations.cancel)
+    add("POST", "/v1/tasks/{task_id}:retry", "retry_task", operations.retry)
+    add("POST", "/v1/tasks/{task_id}:resolve", "resolve_task", operations.resolve)
     add("GET", "/v1/tasks/{task_id}", "get_task", tasks.read)
     add("GET", "/v1/tasks/{task_id}/attempts", "list_attempts", tasks.attempts)
     add("GET", "/v1/queues", "list_queues", queues.list_all)
     add("POST", "/v1/queues", "create_queue", queues.create, 201)
     add("GET", "/v1/queues/{queue}", "get_queue", queues.read)
+    add("POST", "/v1/queues/{queue}:pause", "pause_queue", operations.pause)
+    add("POST", "/v1/queues/{queue}:resume", "resume_queue", operations.resume)
     add("GET", "/health/live", "live", health.live)
     add("GET", "/health/ready", "ready", health.ready)
     add("GET", PATH, "connect_worker", _upgrade_only)

@@ -1,8 +1,9 @@
 """The lanes of a gateway: one a kind of command, each bound to its store function and its pool.
 
 Submissions have connections of their own, and so have the commands of running attempts, so that
-renewals and finishes go on at full submit load (INV-20). Commands of one attempt keep their order
-across kinds: a finish waits for the answer of the start sent before it.
+renewals and finishes go on at full submit load (INV-20); operations on tasks and queues, which are
+rare, share those of submissions. Commands of one attempt keep their order across kinds: a finish
+waits for the answer of the start sent before it.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from gateway.lanes import Lane, Order
 from gateway.store_calls import Pool, StoreCalls, is_passing
 from gateway.worker.actions import Operation
 from store import commands as store
+from store import operations
 
 RouteKey: TypeAlias = tuple[str, int]
 _IDLE_POLL_S: Final = 0.01
@@ -28,11 +30,14 @@ class Commands:
         calls: StoreCalls,
         *,
         given_back: Callable[[Sequence[RouteKey]], None],
+        unwanted: Callable[[str, str, str], None],
     ) -> None:
-        """`given_back` hears of the routes whose unstarted leases a closed session returned."""
+        """`given_back` hears of routes where a task waits again, by a closed session or a retry;
+        `unwanted` hears of attempts that were taken back, by (node, session, attempt)."""
         order = Order()
         self._calls = calls
         self._given_back = given_back
+        self._unwanted = unwanted
         self.submit: Lane[store.SubmitTask, store.SubmitOutcome] = Lane(
             "submit",
             self._call(Pool.SUBMIT, store.submit_tasks),
@@ -73,9 +78,30 @@ class Commands:
             width=1,
         )
 
+        self.cancel: Lane[operations.CancelTask, operations.TaskOutcome] = self._tasks(
+            "cancel", order, self._cancel_tasks
+        )
+        self.retry: Lane[operations.RetryTask, operations.TaskOutcome] = self._tasks(
+            "retry", order, self._retry_tasks
+        )
+        self.resolve: Lane[operations.ResolveTask, operations.TaskOutcome] = self._tasks(
+            "resolve", order, self._call(Pool.SUBMIT, operations.resolve_tasks)
+        )
+        self.gates: Lane[operations.SetGate, operations.GateOutcome] = Lane(
+            "gates",
+            self._call(Pool.SUBMIT, operations.set_gates),
+            is_passing=is_passing,
+            order=order,
+            key=attrgetter("queue_id"),
+            patience_s=limits.SUBMIT_PATIENCE_S,
+            width=1,
+        )
+
     def lanes(self) -> tuple[Lane[Any, Any], ...]:
         """Every lane, for the process to run."""
-        return (self.submit, *self.attempts.values(), self.capacity, self.open, self.close)
+        of_sessions = (self.capacity, self.open, self.close)
+        of_clients = (self.submit, self.cancel, self.retry, self.resolve, self.gates)
+        return (*self.attempts.values(), *of_sessions, *of_clients)
 
     def stuck_s(self) -> float:
         """How long the oldest submission or worker command in flight has waited."""
@@ -103,6 +129,22 @@ class Commands:
             again=_is_again,
         )
 
+    def _tasks(
+        self, name: str, order: Order, execute: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+    ) -> Lane[Any, operations.TaskOutcome]:
+        """Operations on one task never overlap, whatever their kind."""
+        return Lane(
+            name,
+            execute,
+            is_passing=is_passing,
+            order=order,
+            key=attrgetter("task_id"),
+            again=_is_again,
+            queue_max=limits.OPERATION_QUEUE_MAX,
+            patience_s=limits.SUBMIT_PATIENCE_S,
+            width=1,
+        )
+
     def _call(
         self, pool: Pool, function: Callable[..., Awaitable[Any]]
     ) -> Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]:
@@ -122,10 +164,36 @@ class Commands:
             self._given_back(routes)
         return [None] * len(items)
 
+    async def _cancel_tasks(
+        self, items: Sequence[operations.CancelTask]
+    ) -> Sequence[operations.TaskOutcome]:
+        outcomes = await self._calls.run(
+            Pool.SUBMIT, limits.CALL_TIMEOUT_S, operations.cancel_tasks, items
+        )
+        for outcome in outcomes:
+            if outcome.node_id and outcome.session_id and outcome.attempt_id:
+                self._unwanted(outcome.node_id, outcome.session_id, outcome.attempt_id)
+        return outcomes
+
+    async def _retry_tasks(
+        self, items: Sequence[operations.RetryTask]
+    ) -> Sequence[operations.TaskOutcome]:
+        outcomes = await self._calls.run(
+            Pool.SUBMIT, limits.CALL_TIMEOUT_S, operations.retry_tasks, items
+        )
+        waiting = [
+            (outcome.queue_id, outcome.route_id)
+            for outcome in outcomes
+            if outcome.code == "done" and outcome.queue_id and outcome.route_id
+        ]
+        if waiting:
+            self._given_back(waiting)
+        return outcomes
+
 
 def _submission_key(command: store.SubmitTask) -> tuple[str, str]:
     return command.namespace_id, command.key
 
 
-def _is_again(outcome: store.CommandOutcome) -> bool:
+def _is_again(outcome: store.CommandOutcome | operations.TaskOutcome) -> bool:
     return outcome.code == "again"

@@ -26,6 +26,9 @@ class Scope(StrEnum):
 
     SUBMIT = "submit"
     READ = "read"
+    CANCEL = "cancel"
+    RETRY = "retry"
+    REVIEW = "review"
     WORK = "work"
     MANAGE = "manage"
 

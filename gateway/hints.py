@@ -1,13 +1,15 @@
 """What a gateway tells the dispatchers and its peers through Redis, coalesced and never relied on.
 
-Three small outboxes: routes to wake, sessions whose free level changed, sessions superseded on
-other nodes. While one write is in flight the next gathers, so nothing waits for a timer and a
-burst is one entry. When Redis is away the hints stay (sets, bounded by the routes and sessions that
-there are) and go out when it is back; until then the dispatchers' slow twins do the work.
+Three small outboxes: routes to wake, sessions whose free level changed, and notices to other nodes:
+sessions superseded, attempts that are not wanted any more. While one write is in flight the next
+gathers, so nothing waits for a timer and a burst is one entry. When Redis is away the hints stay
+(sets, bounded by the routes and sessions that there are) and go out when it is back; until then the
+dispatchers' slow twins do the work.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Protocol
 
 from gateway import limits
@@ -39,6 +41,7 @@ class Hints:
         self._quietly_changed: dict[HasLevel, None] = {}
         self._reported: dict[HasLevel, None] = {}
         self._superseded: dict[tuple[str, str], None] = {}
+        self._unwanted: dict[tuple[str, str, str], None] = {}
         self._reporting = asyncio.Lock()
         self.wake_due = asyncio.Event()
         self.level_due = asyncio.Event()
@@ -66,6 +69,13 @@ class Hints:
         self._superseded[node_id, session_id] = None
         if len(self._superseded) > limits.NOTICES_MAX:
             del self._superseded[next(iter(self._superseded))]
+        self.notice_due.set()
+
+    def unwanted(self, node_id: str, session_id: str, attempt_id: str) -> None:
+        """An attempt that a session of another node holds was taken back, or is to stop (OP-03)."""
+        self._unwanted[node_id, session_id, attempt_id] = None
+        if len(self._unwanted) > limits.NOTICES_MAX:
+            del self._unwanted[next(iter(self._unwanted))]
         self.notice_due.set()
 
     async def send_wakes(self) -> int:
@@ -101,13 +111,20 @@ class Hints:
         return done
 
     async def send_notices(self) -> int:
-        """One write a superseded session; kept until it is out, though the store needs it not."""
+        """One write a superseded session, one for many unwanted attempts; each kept until it is
+        out, though the store needs it not."""
         done = 0
         while self._superseded:
             notice = next(iter(self._superseded))
             await self._bus.supersede(*notice)
             self._superseded.pop(notice, None)
             done += 1
+        while self._unwanted:
+            attempts = list(islice(self._unwanted, limits.NOTICES_WRITE_MAX))
+            await self._bus.cancelled(attempts)
+            for attempt in attempts:
+                self._unwanted.pop(attempt, None)
+            done += len(attempts)
         return done
 
     async def _report(self, sessions: dict[HasLevel, None]) -> int:

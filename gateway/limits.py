@@ -24,6 +24,9 @@ take the processor from everybody."""
 SUBMIT_QUEUE_MAX: Final = 20_000
 """Submissions waiting for a call. At the bound the item is refused as `rate_limited`."""
 
+OPERATION_QUEUE_MAX: Final = 5_000
+"""Cancels, retries or reviews waiting for a call: people and their scripts. Then `rate_limited`."""
+
 FRAME_QUEUE_MAX: Final = 50_000
 """Worker commands of one kind waiting for a call. At the bound: error `rate_limited`."""
 
@@ -61,6 +64,9 @@ LEASE_SLACK_MS: Final = 1_000
 
 NOTICES_MAX: Final = 10_000
 """Notices to other nodes kept while Redis is away; the oldest leave first, the store has them."""
+
+NOTICES_WRITE_MAX: Final = 500
+"""Unwanted attempts told in one write."""
 
 # --- caches ------------------------------------------------------------------------------------
 

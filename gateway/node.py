@@ -72,7 +72,9 @@ class Node:
         self._stream = bus.reader("node", self.node_id)
         self.outlet: Final = Outlet(self.sockets, self.calls, self._stream, self.node_id)
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
-        self.commands: Final = Commands(self.calls, given_back=self.hints.wake)
+        self.commands: Final = Commands(
+            self.calls, given_back=self.hints.wake, unwanted=self._tell_unwanted
+        )
         self.credentials: Final = Credentials(self.calls)
         self.catalog: Final = Catalog(self.calls)
         self._beat_interval_s = min(beat_interval_s, limits.BEAT_INTERVAL_MAX_S)
@@ -271,6 +273,13 @@ class Node:
             self.hints.superseded(node_id, session_id)
         elif session_id in self.sockets:
             self.sockets[session_id].end(ErrorCode.SESSION_SUPERSEDED)
+
+    def _tell_unwanted(self, node_id: str, session_id: str, attempt_id: str) -> None:
+        """Tell the node that holds an attempt's connection that it is to stop."""
+        if node_id == self.node_id:
+            self.outlet.cancel(session_id, attempt_id)
+        else:
+            self.hints.unwanted(node_id, session_id, attempt_id)
 
     # --- drain ---------------------------------------------------------------------------------
 

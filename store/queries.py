@@ -251,6 +251,14 @@ async def get_task(connection: Connection, namespace_id: str, task_id: str) -> T
     return None if row is None else TaskView(*row)
 
 
+async def find_queue_of(connection: Connection, namespace_id: str, task_id: str) -> str | None:
+    """The queue of a task of this namespace; None if there is no such task."""
+    queue_id: str | None = await connection.fetchval(
+        "SELECT queue_id FROM task WHERE id = $2 AND namespace_id = $1", namespace_id, task_id
+    )
+    return queue_id
+
+
 async def list_attempts(
     connection: Connection, namespace_id: str, task_id: str, after_epoch: int, limit: int
 ) -> list[AttemptView]:

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.http.answers import ErrorPart
 from orbit_sdk.protocol.bodies import BatchSubmitItem, SubmitBody
+from orbit_sdk.protocol.operations import CancelBody, GateBody, ResolveBody, RetryBody
 
 
 class BatchItems(msgspec.Struct, frozen=True):
@@ -38,10 +39,18 @@ BODIES: Final[dict[str, type]] = {
     "submit_task": SubmitBody,
     "submit_tasks": BatchItems,
     "create_queue": NewQueue,
+    "cancel_task": CancelBody,
+    "retry_task": RetryBody,
+    "resolve_task": ResolveBody,
+    "pause_queue": GateBody,
+    "resume_queue": GateBody,
 }
 """The request body of an operation, by its name."""
 
-_SHOWN: Final = (*BODIES.values(), Success, Failure)
+_KEYED: Final = BODIES.keys() - {"submit_tasks", "create_queue"}
+"""The operations that need an Idempotency-Key (OP-41, R-087)."""
+
+_SHOWN: Final = (*dict.fromkeys(BODIES.values()), Success, Failure)
 _REF: Final = "#/components/schemas/{name}"
 
 
@@ -61,7 +70,7 @@ def operation(name: str) -> dict[str, Any]:
     }
     if name in BODIES:
         described["requestBody"] = {"required": True} | _content("", BODIES[name])
-    if name == "submit_task":
+    if name in _KEYED:
         described["parameters"] = [
             {
                 "name": "Idempotency-Key",

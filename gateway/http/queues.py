@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from gateway.credentials import Scope
+from gateway.credentials import Grant, Scope
 from gateway.http.answers import Answer, ApiError
 from gateway.http.auth import Gate
 from gateway.http.openapi import NewQueue
@@ -43,14 +43,7 @@ class QueueResource:
     async def read(self, request: Request) -> Answer:
         """One queue by id or name, as it is now."""
         grant = await self._gate.require(request, Scope.READ)
-        id_or_name = request.path_params["queue"]
-        queue = None
-        if is_token(id_or_name, wire.QUEUE_NAME_CHARS_MAX):
-            queue = await self._calls.read(queries.find_queue, grant.namespace_id, id_or_name)
-        if queue is None:
-            raise ApiError(ErrorCode.QUEUE_NOT_FOUND)
-        if not grant.allows_queue(queue.id):
-            raise ApiError(ErrorCode.FORBIDDEN)
+        queue = await queue_named(self._calls, grant, request.path_params["queue"])
         return Answer(_queue_data(queue))
 
     async def create(self, request: Request) -> Answer:
@@ -74,5 +67,23 @@ class QueueResource:
         return Answer(_queue_data(queue), 201)
 
 
+async def queue_named(calls: StoreCalls, grant: Grant, id_or_name: str) -> queries.Queue:
+    """A queue that the credential reaches. Raises ApiError `queue_not_found` or `forbidden`."""
+    queue = None
+    if is_token(id_or_name, wire.QUEUE_NAME_CHARS_MAX):
+        queue = await calls.read(queries.find_queue, grant.namespace_id, id_or_name)
+    if queue is None:
+        raise ApiError(ErrorCode.QUEUE_NOT_FOUND)
+    if not grant.allows_queue(queue.id):
+        raise ApiError(ErrorCode.FORBIDDEN)
+    return queue
+
+
 def _queue_data(queue: queries.Queue) -> dict[str, Any]:
-    return {"id": queue.id, "name": queue.name, "paused": queue.paused}
+    return {
+        "id": queue.id,
+        "name": queue.name,
+        "paused": queue.paused,
+        "control_version": str(queue.control_version),
+        "reason": queue.reason,
+    }

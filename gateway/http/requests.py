@@ -1,4 +1,4 @@
-"""Reading what a client sent: bodies within their bounds, and the query of a paged list.
+"""Reading what a client sent: bodies within their bounds, keys, and the query of a paged list.
 
 Limits are enforced while reading, so a body that never ends costs no more than its bound (R-053).
 """
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from gateway import limits
 from gateway.http.answers import ApiError
 from orbit_sdk.protocol import limits as wire
+from orbit_sdk.protocol.bodies import is_key
 from orbit_sdk.protocol.errors import ErrorCode
 
 
@@ -38,6 +39,14 @@ async def read_json_body(request: Request, bytes_max: int) -> bytes:
     except TimeoutError:
         raise ApiError(ErrorCode.BAD_REQUEST, "The body did not arrive in time.") from None
     return b"".join(parts)
+
+
+def key_of(request: Request) -> str:
+    """The one Idempotency-Key of a request (OP-41). Raises ApiError `key_required`."""
+    keys = request.headers.getlist("idempotency-key")
+    if len(keys) != 1 or not is_key(keys[0]):
+        raise ApiError(ErrorCode.KEY_REQUIRED)
+    return keys[0]
 
 
 def page_of(request: Request) -> tuple[int, str | None]:

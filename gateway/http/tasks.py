@@ -10,7 +10,7 @@ from starlette.requests import Request
 from gateway.credentials import Grant, Scope
 from gateway.http.answers import Answer, ApiError
 from gateway.http.auth import Gate
-from gateway.http.requests import cursor_position, cursor_text, page_of, read_json_body
+from gateway.http.requests import cursor_position, cursor_text, key_of, page_of, read_json_body
 from gateway.http.submission import Rejected, Submissions, item_answer, status_of
 from gateway.store_calls import StoreCalls
 from orbit_sdk.protocol import limits as wire
@@ -20,7 +20,6 @@ from orbit_sdk.protocol.bodies import (
     decode_batch,
     decode_batch_item,
     decode_submit,
-    is_key,
 )
 from orbit_sdk.protocol.errors import ErrorCode
 from orbit_sdk.protocol.ids import is_id
@@ -42,11 +41,9 @@ class TaskResource:
     async def submit(self, request: Request) -> Answer:
         """Submit one task, idempotently by its Idempotency-Key (R-060)."""
         grant = await self._gate.require(request, Scope.SUBMIT)
-        keys = request.headers.getlist("idempotency-key")
-        if len(keys) != 1 or not is_key(keys[0]):
-            raise ApiError(ErrorCode.KEY_REQUIRED)
+        key = key_of(request)
         body = decode_submit(await read_json_body(request, wire.HTTP_BODY_BYTES_MAX))
-        (result,) = await self._submissions.submit(grant, [(keys[0], body)])
+        (result,) = await self._submissions.submit(grant, [(key, body)])
         if isinstance(result, Rejected):
             raise ApiError(result.code, result.part.message, result.part.details)
         return Answer(result, status_of(result))
@@ -145,7 +142,10 @@ def _task_data(task: queries.TaskView) -> dict[str, Any]:
         "created_at": time_text(task.created_at),
         "updated_at": time_text(task.updated_at),
         "cancel_requested_at": _time(task.cancel_requested_at),
+        "cancel_reason": task.cancel_reason,
         "completed_at": _time(task.completed_at),
+        "resolved_at": _time(task.resolved_at),
+        "resolve_reason": task.resolve_reason,
     }
 
 
@@ -161,4 +161,18 @@ def _attempt_data(attempt: queries.AttemptView) -> dict[str, Any]:
         "lease_until": time_text(attempt.lease_until),
         "error_code": attempt.error_code,
         "result": _raw(attempt.result),
+        "cancel": _cancel_data(attempt),
+    }
+
+
+def _cancel_data(attempt: queries.AttemptView) -> dict[str, Any] | None:
+    """How a stop went, from the wish to the end; None when nobody wished it."""
+    if attempt.intent is None:
+        return None
+    return {
+        "cause": attempt.intent,
+        "requested_at": _time(attempt.intent_at),
+        "acknowledged_at": _time(attempt.acknowledged_at),
+        "forced_at": _time(attempt.forced_at),
+        "finished_at": _time(attempt.finished_at),
     }

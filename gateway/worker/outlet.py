@@ -19,7 +19,7 @@ from runtime import failpoints
 from store import dispatch
 from store.bus import BusUnavailable, StreamReader
 from store.dispatch import Assignment
-from store.messages import NOTHING_SEEN, Assigned, Superseded
+from store.messages import NOTHING_SEEN, Assigned, Cancelled, Superseded
 
 _LOADS_MAX: Final = 100
 """Large assignments read in one call: at most 25 MiB."""
@@ -71,6 +71,8 @@ class Outlet:
                 done += len(message.assignments)
             elif isinstance(message, Superseded):
                 self._supersede(message.session_id)
+            elif isinstance(message, Cancelled):
+                self.cancel(message.session_id, message.attempt_id)
             self.seen = entry_id
         return done
 
@@ -126,6 +128,17 @@ class Outlet:
         while len(self._sent_by_twin) > _TWIN_MEMORY_MAX:
             del self._sent_by_twin[next(iter(self._sent_by_twin))]
         return found
+
+    def cancel(self, session_id: str, attempt_id: str) -> None:
+        """An attempt is not wanted any more: if it waits for its payload, it goes nowhere.
+
+        A worker that has it already hears by the answer to its next command (OP-03).
+        """
+        if self._to_load.get(attempt_id) == session_id:
+            del self._to_load[attempt_id]
+            socket = self._sockets.get(session_id)
+            if socket is not None:
+                socket.session.release(attempt_id)
 
     def _hand_over(self, assignment: Assignment) -> None:
         socket = self._sockets.get(assignment.session_id)

@@ -49,7 +49,7 @@ class App:
         return {"Authorization": f"Bearer {self.credential}"}
 
 
-ALL_SCOPES = ("submit", "read", "work", "manage")
+ALL_SCOPES = ("submit", "read", "cancel", "retry", "review", "work", "manage")
 
 
 async def make_app(

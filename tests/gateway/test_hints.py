@@ -18,6 +18,7 @@ class FakeBus:
         self.wakes: list[list[tuple[str, int]]] = []
         self.levels: list[list[int]] = []
         self.notices: list[tuple[str, str]] = []
+        self.unwanted: list[list[tuple[str, str, str]]] = []
         self.away = False
         self.gate = asyncio.Event()
         self.gate.set()
@@ -38,6 +39,10 @@ class FakeBus:
     async def supersede(self, node_id: str, session_id: str) -> None:
         await self._pass()
         self.notices.append((node_id, session_id))
+
+    async def cancelled(self, attempts: Sequence[tuple[str, str, str]]) -> None:
+        await self._pass()
+        self.unwanted.append(list(attempts))
 
 
 class FakeSession:
@@ -146,3 +151,14 @@ async def test_a_later_entry_never_holds_an_older_level() -> None:
     bus.gate.set()
     await asyncio.gather(repeating, sending)
     assert bus.levels[-1] == [5]
+
+
+async def test_unwanted_attempts_are_told_in_one_write() -> None:
+    hints, bus = parts()
+    for attempt in ("a", "b", "a"):
+        hints.unwanted("node", "session", attempt)
+    assert hints.notice_due.is_set()
+    assert await hints.send_notices() == 2
+    assert bus.unwanted == [[("node", "session", "a"), ("node", "session", "b")]]
+    assert await hints.send_notices() == 0
+    assert len(bus.unwanted) == 1
