@@ -134,6 +134,16 @@ JOINED_BYTES_MAX: Final = 64 * 1024
 TCP_USER_TIMEOUT_MS: Final = 20_000
 """The kernel drops a connection whose data stays unacknowledged for so long."""
 
+HEAD_TIMEOUT_S: Final = 10.0
+HEAD_BYTES_MAX: Final = 65_536
+"""A whole request head, from its connection or its first byte on. At the bound: 431, or a close."""
+
+READ_SLICE_BYTES: Final = 16_384
+"""Bytes of one socket between two turns of the loop: thousands of the smallest frames already."""
+
+FRAGMENTS_MAX: Final = 1_024
+"""Fragments of one message, which may be empty and so escape the frame limit. Then 1009."""
+
 # --- drain -------------------------------------------------------------------------------------
 
 DRAIN_NOTICE_S: Final = 5.0

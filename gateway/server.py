@@ -16,8 +16,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway import limits
-from gateway.joined_writes import JoinedWritesProtocol
+from gateway.http_protocol import BoundedHttpProtocol
 from gateway.node import Node
+from gateway.socket_protocol import WorkerSocketProtocol
 from orbit_sdk.protocol import limits as wire
 
 _DENIED: Final = "ASGI callable returned without completing handshake."
@@ -30,8 +31,8 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
-                ws=JoinedWritesProtocol,
+                http=BoundedHttpProtocol,
+                ws=WorkerSocketProtocol,
                 loop="uvloop",
                 lifespan="off",
                 log_config=None,

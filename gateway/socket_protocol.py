@@ -1,0 +1,85 @@
+"""The worker socket's protocol class: what a peer below the level of frames can cost is bounded.
+
+Between uvicorn's WebSocket protocol and the socket shell. A peer that sends pings and reads no
+pong, a message in endless fragments, a burst of the smallest frames: each costs bounded memory, and
+the other connections of the loop get their turns in between (INV-37).
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway import limits
+from gateway.joined_writes import JoinedWritesProtocol
+from orbit_sdk.protocol.errors import CloseCode
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent
+    from websockets.frames import Frame
+
+
+class WorkerSocketProtocol(JoinedWritesProtocol):
+    """Joined writes, and bounds on what comes in and on what answers itself."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._slices: Final[deque[bytes]] = deque()
+        self._late_pong = b""
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come, a slice a turn: the smallest frames are thousands to a read."""
+        size = limits.READ_SLICE_BYTES
+        if not self._slices:
+            if len(data) <= size:
+                super().data_received(data)
+                return
+            self.loop.call_soon(self._feed)
+        self._slices.extend(data[at : at + size] for at in range(0, len(data), size))
+        self.transport.pause_reading()
+
+    def _feed(self) -> None:
+        if self.disconnected or self.transport.is_closing():
+            self._slices.clear()
+            return
+        part = self._slices.popleft()
+        super().data_received(part)
+        if self._slices:
+            self.loop.call_soon(self._feed)
+        elif not (self.read_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
+
+    async def receive(self) -> "ASGIReceiveEvent":
+        """The next message; reading goes on only when nothing read is left."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if not self._slices:
+                self.transport.resume_reading()
+        return message
+
+    def handle_cont(self, event: "Frame") -> None:
+        """One more fragment; the bytes of a message are counted below, its fragments here."""
+        if self.close_sent:
+            return
+        if len(self.frames) >= limits.FRAGMENTS_MAX:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+    # --- answering -----------------------------------------------------------------------------
+
+    def handle_ping(self) -> None:
+        """Answer a ping. A peer that reads nothing is owed the latest pong alone (RFC 6455)."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self._late_pong = b"".join(self.conn.data_to_send())
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        pong, self._late_pong = self._late_pong, b""
+        if pong and not self.transport.is_closing():
+            self.transport.write(pong)
+        super().resume_writing()
