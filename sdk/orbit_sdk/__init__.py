@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         Attempt,
         BatchResult,
         Queue,
+        QueueChange,
         RetryPolicy,
         Submission,
         Submitted,
         Task,
+        TaskChange,
     )
     from orbit_sdk.client.sync_client import Client
     from orbit_sdk.errors import OrbitError
@@ -34,6 +36,8 @@ _HOMES = {
     "Task": "orbit_sdk.client.models",
     "Attempt": "orbit_sdk.client.models",
     "Queue": "orbit_sdk.client.models",
+    "TaskChange": "orbit_sdk.client.models",
+    "QueueChange": "orbit_sdk.client.models",
     "Worker": "orbit_sdk.worker.worker",
     "TaskContext": "orbit_sdk.worker.context",
     "TaskFailed": "orbit_sdk.worker.outcomes",
@@ -52,6 +56,8 @@ __all__ = [
     "Task",
     "Attempt",
     "Queue",
+    "TaskChange",
+    "QueueChange",
     "Worker",
     "TaskContext",
     "TaskFailed",

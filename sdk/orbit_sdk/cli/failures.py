@@ -29,7 +29,11 @@ _CODES: tuple[tuple[type[errors.OrbitError], int, str], ...] = (
     (errors.NotFound, EXIT_NOT_FOUND, "check the name or id, and the credential's application"),
     (errors.Unauthorized, EXIT_NOT_PERMITTED, "set ORBIT_CREDENTIAL to a valid credential"),
     (errors.Forbidden, EXIT_NOT_PERMITTED, "use a credential with that permission"),
-    (errors.Conflict, EXIT_CONFLICT, "the same key or name was used for something else"),
+    (
+        errors.Conflict,
+        EXIT_CONFLICT,
+        "its state is another, or the same key or name is taken",
+    ),
     (errors.BadRequest, EXIT_USAGE, "see --help of the command"),
     (errors.ValidationFailed, EXIT_USAGE, "see --help of the command"),
 )
@@ -68,6 +72,8 @@ def _refused(error: errors.OrbitError) -> int:
     key = error.details.get("idempotency_key")
     if key is not None:
         hint += f"; repeat it with --key {key}"
+        expected = error.details.get("expected")
+        hint += f" --expected {expected}" if expected is not None else ""
     click.echo(f"orbit: {_one_line(str(error))} [{where}]; {hint}", err=True)
     return code
 

@@ -13,8 +13,8 @@ PLUGIN_GROUP = "orbit.commands"
 
 _OWN = {
     "worker": ("orbit_sdk.cli.worker", "Run the handlers of a module."),
-    "task": ("orbit_sdk.cli.task", "Submit tasks and look at them."),
-    "queue": ("orbit_sdk.cli.queue", "List, show and create queues."),
+    "task": ("orbit_sdk.cli.task", "Submit tasks, look at them, take them back."),
+    "queue": ("orbit_sdk.cli.queue", "List, show, create and pause queues."),
     "conformance": ("orbit_sdk.cli.conformance", "Test a server against the contract."),
     "version": ("orbit_sdk.cli.version", "Print the installed versions."),
 }

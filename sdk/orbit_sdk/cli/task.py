@@ -1,20 +1,24 @@
-"""`orbit task`: submit, get, watch, attempts."""
+"""`orbit task`: submit, get, watch, attempts, cancel, retry, resolve."""
 
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import click
 import orjson
 
 from orbit_sdk.cli.failures import EXIT_FAILED, EXIT_OK
+from orbit_sdk.cli.options import operation_options
 from orbit_sdk.cli.views import echo_attempts, echo_json, echo_task
-from orbit_sdk.client.models import RetryPolicy, SubmitOptions, Task
+from orbit_sdk.client.models import RetryPolicy, ReviewOutcome, SubmitOptions, Task, TaskChange
 from orbit_sdk.client.sync_client import Client
 from orbit_sdk.errors import WaitTimeout
 from orbit_sdk.protocol.states import RecoverySafety, TaskState
 
 WATCH_INTERVAL_S = 0.5
+REVIEW_OUTCOMES = get_args(ReviewOutcome)
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _timeout_option = click.option(
@@ -24,7 +28,7 @@ _timeout_option = click.option(
 
 @click.group()
 def task() -> None:
-    """Submit tasks and look at them."""
+    """Submit tasks, look at them, take them back."""
 
 
 @task.command()
@@ -84,7 +88,7 @@ def submit(
         "business_key": business_key,
     }
     with Client() as client:
-        submitted = client.submit(handler, _payload_bytes(payload), **options)
+        submitted = client.submit(handler, _json_bytes(payload, "--payload"), **options)
         if wait:
             return _show(client.wait(submitted.id, timeout), as_json)
     if as_json:
@@ -142,6 +146,93 @@ def attempts(task_id: str, as_json: bool) -> None:
         echo_attempts(found)
 
 
+@task.command()
+@click.argument("task_id")
+@operation_options("revision")
+@_json_option
+def cancel(task_id: str, reason: str, expected: int | None, key: str | None, as_json: bool) -> None:
+    """Take a task back.
+
+    What waits is cancelled at once. What runs is asked to stop: watch it to see how it ends.
+
+    \b
+      orbit task cancel 0198... --reason "sold out"
+    """
+    with Client() as client:
+        _changed(client.cancel(task_id, reason, expected_revision=expected, key=key), as_json)
+
+
+@task.command()
+@click.argument("task_id")
+@operation_options("revision")
+@click.option(
+    "--deadline",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"]),
+    help="New end of the task, UTC; needed when the old one has passed.",
+)
+@_json_option
+def retry(
+    task_id: str,
+    reason: str,
+    expected: int | None,
+    key: str | None,
+    deadline: datetime | None,
+    as_json: bool,
+) -> None:
+    """Give a task that failed, was cancelled or needs review one more attempt.
+
+    \b
+      orbit task retry 0198... --reason "the mail server is back"
+    """
+    deadline_at = None if deadline is None else deadline.replace(tzinfo=UTC)
+    with Client() as client:
+        changed = client.retry(
+            task_id, reason, expected_revision=expected, deadline_at=deadline_at, key=key
+        )
+    _changed(changed, as_json)
+
+
+@task.command()
+@click.argument("task_id")
+@click.argument("outcome", type=click.Choice(REVIEW_OUTCOMES, case_sensitive=False))
+@operation_options("revision")
+@click.option(
+    "--evidence",
+    required=True,
+    help="What it rests on, JSON text; @FILE reads a file, - reads standard input.",
+)
+@_json_option
+def resolve(
+    task_id: str,
+    outcome: ReviewOutcome,
+    reason: str,
+    expected: int | None,
+    key: str | None,
+    evidence: str,
+    as_json: bool,
+) -> None:
+    """Say how a task that needs review ended.
+
+    \b
+      orbit task resolve 0198... SUCCEEDED --reason "seen in the bank's log" --evidence '{"ref": 7}'
+    """
+    data = _json_bytes(evidence, "--evidence")
+    with Client() as client:
+        changed = client.resolve(
+            task_id, outcome, reason, data, expected_revision=expected, key=key
+        )
+    _changed(changed, as_json)
+
+
+def _changed(change: TaskChange, as_json: bool) -> None:
+    if as_json:
+        echo_json(change)
+        return
+    stops = change.state is TaskState.RUNNING
+    known = ", done before" if change.deduplicated else ""
+    click.echo(f"{change.id} {change.state.value}{', asked to stop' if stops else ''}{known}")
+
+
 def _show(found: Task, as_json: bool) -> int:
     if as_json:
         echo_json(found)
@@ -150,20 +241,18 @@ def _show(found: Task, as_json: bool) -> int:
     return EXIT_OK if found.state is TaskState.SUCCEEDED else EXIT_FAILED
 
 
-def _payload_bytes(text: str) -> bytes:
+def _json_bytes(text: str, option: str) -> bytes:
     if text == "-":
         data = sys.stdin.buffer.read()
     elif text.startswith("@"):
         try:
             data = Path(text[1:]).read_bytes()
         except OSError as error:
-            raise click.BadParameter(
-                f"{text[1:]}: {error.strerror}", param_hint="--payload"
-            ) from None
+            raise click.BadParameter(f"{text[1:]}: {error.strerror}", param_hint=option) from None
     else:
         data = text.encode("utf-8", "surrogateescape")
     try:
         orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="--payload") from None
+        raise click.BadParameter(f"not JSON: {error}", param_hint=option) from None
     return data

@@ -5,23 +5,28 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from orbit_sdk.client import flows
+from orbit_sdk.client import flows, operations
 from orbit_sdk.client.http import answer_of, http_settings, no_answer, request_parts
 from orbit_sdk.client.limits import OPERATION_DEADLINE_S
 from orbit_sdk.client.models import (
     Attempt,
     BatchResult,
     Queue,
+    QueueChange,
+    ReviewOutcome,
     Submission,
     SubmitOptions,
     Submitted,
     Task,
+    TaskChange,
 )
+from orbit_sdk.client.operations import Wish
 from orbit_sdk.client.steps import Flow, Pause, Reply, Step, Surroundings
 
 T = TypeVar("T")
@@ -66,6 +71,48 @@ class AsyncClient:
         """As `Client.wait`."""
         return await self._run(flows.wait(task_id, self._around, timeout_s))
 
+    async def cancel(
+        self,
+        task_id: str,
+        reason: str,
+        *,
+        expected_revision: int | None = None,
+        key: str | None = None,
+    ) -> TaskChange:
+        """As `Client.cancel`."""
+        wish = Wish(reason, key, expected_revision)
+        return await self._run(operations.cancel(task_id, wish, self._around, self._timeout_s))
+
+    async def retry(
+        self,
+        task_id: str,
+        reason: str,
+        *,
+        expected_revision: int | None = None,
+        deadline_at: datetime | None = None,
+        key: str | None = None,
+    ) -> TaskChange:
+        """As `Client.retry`."""
+        wish = Wish(reason, key, expected_revision)
+        flow = operations.retry(task_id, wish, deadline_at, self._around, self._timeout_s)
+        return await self._run(flow)
+
+    async def resolve(
+        self,
+        task_id: str,
+        outcome: ReviewOutcome,
+        reason: str,
+        evidence: object,
+        *,
+        expected_revision: int | None = None,
+        key: str | None = None,
+    ) -> TaskChange:
+        """As `Client.resolve`."""
+        wish = Wish(reason, key, expected_revision)
+        around = self._around
+        flow = operations.resolve(task_id, outcome, evidence, wish, around, self._timeout_s)
+        return await self._run(flow)
+
     async def queue(self, id_or_name: str) -> Queue:
         """A queue of this application. Raises NotFound."""
         return await self._run(flows.get_queue(id_or_name, self._around, self._timeout_s))
@@ -77,6 +124,32 @@ class AsyncClient:
     async def create_queue(self, name: str) -> Queue:
         """Create a queue. Raises Conflict if the name is taken."""
         return await self._run(flows.create_queue(name, self._around, self._timeout_s))
+
+    async def pause_queue(
+        self,
+        id_or_name: str,
+        reason: str,
+        *,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> QueueChange:
+        """As `Client.pause_queue`."""
+        wish = Wish(reason, key, expected_version)
+        flow = operations.set_gate(id_or_name, True, wish, self._around, self._timeout_s)
+        return await self._run(flow)
+
+    async def resume_queue(
+        self,
+        id_or_name: str,
+        reason: str,
+        *,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> QueueChange:
+        """As `Client.resume_queue`."""
+        wish = Wish(reason, key, expected_version)
+        flow = operations.set_gate(id_or_name, False, wish, self._around, self._timeout_s)
+        return await self._run(flow)
 
     async def aclose(self) -> None:
         """Close the connections; calls afterwards fail."""

@@ -47,16 +47,17 @@ def submission_body(submission: Submission, *, submission_key: str | None = None
         "retry": msgspec.convert(submission.retry, Retry, from_attributes=True),
         "priority": submission.priority,
         "business_key": submission.business_key,
-        "available_at": _instant("available_at", submission.available_at),
-        "start_deadline_at": _instant("start_deadline_at", submission.start_deadline_at),
-        "deadline_at": _instant("deadline_at", submission.deadline_at),
+        "available_at": utc_instant("available_at", submission.available_at),
+        "start_deadline_at": utc_instant("start_deadline_at", submission.start_deadline_at),
+        "deadline_at": utc_instant("deadline_at", submission.deadline_at),
     }
     if submission_key is None:
         return msgspec.json.encode(SubmitBody(**fields))
     return msgspec.json.encode(BatchSubmitItem(submission_key=submission_key, **fields))
 
 
-def _instant(name: str, instant: datetime | None) -> datetime | None:
+def utc_instant(name: str, instant: datetime | None) -> datetime | None:
+    """An instant as it travels. Raises BadRequest for one without a zone."""
     if instant is None:
         return None
     if instant.utcoffset() is None:

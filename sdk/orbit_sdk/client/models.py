@@ -6,7 +6,7 @@ refused, since guessing would turn it into a success or a failure that nobody re
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -78,6 +78,34 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
 
 
+ReviewOutcome = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
+"""How a person may end a review."""
+
+
+class TaskChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A task after an operation. `state` RUNNING after a cancel: it was asked to stop.
+
+    `deduplicated`: the operation was done before, under the same key; this is its first answer.
+    """
+
+    id: str
+    state: TaskState
+    revision: int
+    deduplicated: bool
+    key: str = ""
+
+
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue after a pause or a resume; the next one names `control_version`."""
+
+    id: str
+    name: str
+    paused: bool
+    control_version: int
+    deduplicated: bool
+    key: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """What became of one item of a batch: `submitted`, or else the `error`; one of them is None."""
@@ -110,6 +138,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     start_deadline_at: datetime | None = None
     completed_at: datetime | None = None
     cancel_requested_at: datetime | None = None
+    cancel_reason: str | None = None
+    resolved_at: datetime | None = None
+    resolve_reason: str | None = None
     error_code: str | None = None
     payload: Any = None
     result: Any = None
@@ -118,6 +149,18 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     def settled(self) -> bool:
         """Nothing more happens by itself: succeeded, failed, cancelled, or waiting for review."""
         return self.state in TASK_SETTLED
+
+
+class CancelMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """How a stop went. `cause`: a caller's cancel, or the task's deadline."""
+
+    cause: str
+    requested_at: datetime
+    acknowledged_at: datetime | None = None
+    """The worker was heard from after it had been told."""
+    forced_at: datetime | None = None
+    """The lease lapsed before the worker confirmed."""
+    finished_at: datetime | None = None
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +175,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     error_code: str | None = None
     result: Any = None
+    cancel: CancelMarks | None = None
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,3 +184,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     paused: bool = False
+    control_version: int = 1
+    """Rises with every pause and resume."""
+    reason: str = ""
+    """Of the last pause or resume."""

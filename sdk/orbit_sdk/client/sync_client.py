@@ -4,30 +4,35 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from orbit_sdk.client import flows
+from orbit_sdk.client import flows, operations
 from orbit_sdk.client.http import answer_of, http_settings, no_answer, request_parts
 from orbit_sdk.client.limits import OPERATION_DEADLINE_S
 from orbit_sdk.client.models import (
     Attempt,
     BatchResult,
     Queue,
+    QueueChange,
+    ReviewOutcome,
     Submission,
     SubmitOptions,
     Submitted,
     Task,
+    TaskChange,
 )
+from orbit_sdk.client.operations import Wish
 from orbit_sdk.client.steps import Flow, Pause, Reply, Step, Surroundings
 
 T = TypeVar("T")
 
 
 class Client:
-    """Submits tasks to one cluster and asks about them.
+    """Submits tasks to one cluster, asks about them and takes them back.
 
     `url` and `credential` default to ORBIT_URL and ORBIT_CREDENTIAL. Each call has `timeout_s` in
     all, its retries included, and raises an `OrbitError`; `transport` replaces the network, as
@@ -78,6 +83,60 @@ class Client:
         """
         return self._run(flows.wait(task_id, self._around, timeout_s))
 
+    def cancel(
+        self,
+        task_id: str,
+        reason: str,
+        *,
+        expected_revision: int | None = None,
+        key: str | None = None,
+    ) -> TaskChange:
+        """Take a task back, and say why.
+
+        What waits or has not started is CANCELLED at once. What runs is asked to stop and is
+        RUNNING still: `wait` for how it ended, since it may succeed all the same. Raises Conflict
+        if it is settled already, NotFound.
+        """
+        wish = Wish(reason, key, expected_revision)
+        return self._run(operations.cancel(task_id, wish, self._around, self._timeout_s))
+
+    def retry(
+        self,
+        task_id: str,
+        reason: str,
+        *,
+        expected_revision: int | None = None,
+        deadline_at: datetime | None = None,
+        key: str | None = None,
+    ) -> TaskChange:
+        """Give a task that failed, was cancelled or needs review one more attempt, and say why.
+
+        Without `expected_revision` it is decided on the task as it is now. `deadline_at` is needed
+        when the task's own has passed. Raises Conflict, NotFound.
+        """
+        wish = Wish(reason, key, expected_revision)
+        flow = operations.retry(task_id, wish, deadline_at, self._around, self._timeout_s)
+        return self._run(flow)
+
+    def resolve(
+        self,
+        task_id: str,
+        outcome: ReviewOutcome,
+        reason: str,
+        evidence: object,
+        *,
+        expected_revision: int | None = None,
+        key: str | None = None,
+    ) -> TaskChange:
+        """Say how a task that needs review ended, why, and on what evidence (any JSON but null).
+
+        Raises Conflict if it needs none or has changed since `expected_revision`, NotFound.
+        """
+        wish = Wish(reason, key, expected_revision)
+        around = self._around
+        flow = operations.resolve(task_id, outcome, evidence, wish, around, self._timeout_s)
+        return self._run(flow)
+
     def queue(self, id_or_name: str) -> Queue:
         """A queue of this application. Raises NotFound."""
         return self._run(flows.get_queue(id_or_name, self._around, self._timeout_s))
@@ -89,6 +148,35 @@ class Client:
     def create_queue(self, name: str) -> Queue:
         """Create a queue. Raises Conflict if the name is taken."""
         return self._run(flows.create_queue(name, self._around, self._timeout_s))
+
+    def pause_queue(
+        self,
+        id_or_name: str,
+        reason: str,
+        *,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> QueueChange:
+        """Pause a queue, and say why: once this returns, nothing is granted and nothing starts.
+
+        What runs goes on. Raises Conflict if somebody else changed it meanwhile, NotFound.
+        """
+        wish = Wish(reason, key, expected_version)
+        flow = operations.set_gate(id_or_name, True, wish, self._around, self._timeout_s)
+        return self._run(flow)
+
+    def resume_queue(
+        self,
+        id_or_name: str,
+        reason: str,
+        *,
+        expected_version: int | None = None,
+        key: str | None = None,
+    ) -> QueueChange:
+        """Let a queue's tasks be granted and started again, and say why."""
+        wish = Wish(reason, key, expected_version)
+        flow = operations.set_gate(id_or_name, False, wish, self._around, self._timeout_s)
+        return self._run(flow)
 
     def close(self) -> None:
         """Close the connections; calls afterwards fail."""

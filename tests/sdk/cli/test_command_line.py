@@ -67,10 +67,15 @@ def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         ("task", "get"),
         ("task", "watch"),
         ("task", "attempts"),
+        ("task", "cancel"),
+        ("task", "retry"),
+        ("task", "resolve"),
         ("queue",),
         ("queue", "list"),
         ("queue", "show"),
         ("queue", "create"),
+        ("queue", "pause"),
+        ("queue", "resume"),
         ("version",),
     ],
 )
@@ -296,3 +301,61 @@ def test_the_only_worker_of_a_module_needs_no_name(
         "from orbit_sdk import Worker\nw = again = Worker(queue='q')"
     )
     assert find_worker("only_one").queue == "q"
+
+
+CHANGED = {"id": TASK_ID, "state": "RUNNING", "revision": "5", "deduplicated": False}
+
+
+def test_operations_say_why_and_print_what_became_of_it(orbit: Orbit) -> None:
+    with scripted_api(success(CHANGED, 202)) as api:
+        said = orbit("task", "cancel", TASK_ID, "--reason", "sold out", url=api.url)
+        asked = api.seen[0].json()
+    assert (said.code, said.out) == (0, f"{TASK_ID} RUNNING, asked to stop\n")
+    assert asked == {"reason": "sold out", "expected_revision": None}
+
+    with scripted_api(success(CHANGED | {"state": "WAITING"})) as api:
+        arguments = ("--reason", "again", "--expected", "4", "--key", "k", "--json")
+        said = orbit(
+            *("task", "retry", TASK_ID, *arguments, "--deadline", "2030-01-02T00:00:00Z"),
+            url=api.url,
+        )
+    assert orjson.loads(said.out) | {"key": ""} == CHANGED | {
+        "state": "WAITING",
+        "revision": 5,
+        "key": "",
+    }
+    assert api.seen[0].headers["idempotency-key"] == "k"
+    assert api.seen[0].json()["deadline_at"].startswith("2030-01-02T00:00:00")
+
+
+def test_a_review_needs_an_outcome_and_evidence(orbit: Orbit, tmp_path: Path) -> None:
+    proof = tmp_path / "proof.json"
+    proof.write_text('{"ref": 7}')
+    resolve = ("task", "resolve", TASK_ID, "succeeded", "--reason", "seen", "--expected", "4")
+    with scripted_api(success(CHANGED | {"state": "SUCCEEDED"})) as api:
+        said = orbit(*resolve, "--evidence", f"@{proof}", url=api.url)
+    assert (said.code, said.out) == (0, f"{TASK_ID} SUCCEEDED\n")
+    sent = api.seen[0].json()
+    assert (sent["outcome"], sent["evidence"]) == ("SUCCEEDED", {"ref": 7})
+    assert orbit(*resolve).code == 2
+    assert orbit(*resolve, "--evidence", "{").code == 2
+    assert orbit("task", "resolve", TASK_ID, "maybe", "--reason", "x", "--evidence", "1").code == 2
+
+
+def test_a_queue_is_paused_at_its_version(orbit: Orbit) -> None:
+    mail = {"id": "c" * 32, "name": "mail", "paused": True, "control_version": "2"}
+    paused = success(mail | {"deduplicated": False})
+    with scripted_api(success(mail | {"paused": False, "control_version": "1"}), paused) as api:
+        said = orbit("queue", "pause", "mail", "--reason", "incident", url=api.url)
+    assert (said.code, said.out) == (0, "mail paused (control version 2)\n")
+    assert api.seen[1].json() == {"reason": "incident", "expected_version": "1"}
+    assert orbit("queue", "pause", "mail").code == 2
+
+
+def test_a_lost_operation_can_be_repeated_word_for_word(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    details = {"idempotency_key": "k7", "expected": "3"}
+    lost = errors.Unavailable("unreachable", "no answer", details=details)
+    assert failures.exit_code_of(lost) == 3
+    assert "--key k7 --expected 3" in capsys.readouterr().err
