@@ -15,8 +15,9 @@ from gateway import limits
 from gateway.lanes import Lane, Order
 from gateway.store_calls import Pool, StoreCalls, is_passing
 from gateway.worker.actions import Operation
+from orbit_sdk.protocol.states import TaskState
 from store import commands as store
-from store import operations
+from store import dispatch, operations
 
 RouteKey: TypeAlias = tuple[str, int]
 _IDLE_POLL_S: Final = 0.01
@@ -47,12 +48,11 @@ class Commands:
             queue_max=limits.SUBMIT_QUEUE_MAX,
             patience_s=limits.SUBMIT_PATIENCE_S,
         )
-        self.attempts: Final[dict[Operation, Lane[Any, store.CommandOutcome]]] = {
-            Operation.START: self._attempts("start", order, store.start_attempts),
-            Operation.RENEW: self._attempts("renew", order, store.renew_leases),
-            Operation.FINISH: self._attempts("finish", order, store.finish_attempts),
-            Operation.RESUME: self._attempts("resume", order, store.resume_attempts),
-        }
+        self.attempts: Final = self._attempt_lanes(order)
+        self.give_back: Lane[store.ReturnLease, None] = self._quiet("give-back", self._return)
+        """Assignments that may not be handed over any more."""
+        self.tried_again: Lane[str, None] = self._quiet("tried-again", self._wake_due)
+        """Tasks whose attempt failed and that wait again, perhaps due already."""
         self.capacity: Lane[store.SetCapacity, store.CapacityOutcome] = Lane(
             "capacity",
             self._call(Pool.LEASE, store.set_capacity),
@@ -101,7 +101,8 @@ class Commands:
         """Every lane, for the process to run."""
         of_sessions = (self.capacity, self.open, self.close)
         of_clients = (self.submit, self.cancel, self.retry, self.resolve, self.gates)
-        return (*self.attempts.values(), *of_sessions, *of_clients)
+        quiet = (self.give_back, self.tried_again)
+        return (*self.attempts.values(), *of_sessions, *of_clients, *quiet)
 
     def stuck_s(self) -> float:
         """How long the oldest submission or worker command in flight has waited."""
@@ -117,16 +118,35 @@ class Commands:
             await asyncio.sleep(_IDLE_POLL_S)
         return True
 
-    def _attempts(
-        self, name: str, order: Order, function: Callable[..., Awaitable[Any]]
-    ) -> Lane[Any, store.CommandOutcome]:
+    def _attempt_lanes(self, order: Order) -> dict[Operation, Lane[Any, store.CommandOutcome]]:
+        calls = {
+            Operation.START: self._call(Pool.LEASE, store.start_attempts),
+            Operation.RENEW: self._call(Pool.LEASE, store.renew_leases),
+            Operation.FINISH: self._finish,
+            Operation.RESUME: self._call(Pool.LEASE, store.resume_attempts),
+        }
+        return {
+            operation: Lane(
+                operation.value,
+                execute,
+                is_passing=is_passing,
+                order=order,
+                key=attrgetter("attempt_id"),
+                again=_is_again,
+            )
+            for operation, execute in calls.items()
+        }
+
+    def _quiet(
+        self, name: str, execute: Callable[[Sequence[Any]], Awaitable[Sequence[None]]]
+    ) -> Lane[Any, None]:
+        """What nobody waits for, and what a sweep or a scan would do later anyway."""
         return Lane(
             name,
-            self._call(Pool.LEASE, function),
+            execute,
             is_passing=is_passing,
-            order=order,
-            key=attrgetter("attempt_id"),
-            again=_is_again,
+            patience_s=limits.SUBMIT_PATIENCE_S,
+            width=1,
         )
 
     def _tasks(
@@ -164,6 +184,32 @@ class Commands:
             self._given_back(routes)
         return [None] * len(items)
 
+    async def _finish(self, items: Sequence[store.FinishCommand]) -> Sequence[store.CommandOutcome]:
+        outcomes = await self._calls.run(
+            Pool.LEASE, limits.CALL_TIMEOUT_S, store.finish_attempts, items
+        )
+        for item, outcome in zip(items, outcomes, strict=True):
+            if outcome.task_state == TaskState.WAITING:
+                # A repeat too: the first answer may be lost, and the hint with it.
+                self.tried_again.offer(item.task_id, _ignore)
+        return outcomes
+
+    async def _return(self, items: Sequence[store.ReturnLease]) -> Sequence[None]:
+        routes = await self._calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, store.return_leases, items
+        )
+        if routes:
+            self._given_back(routes)
+        return [None] * len(items)
+
+    async def _wake_due(self, task_ids: Sequence[str]) -> Sequence[None]:
+        routes = await self._calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.due_of_tasks, task_ids
+        )
+        if routes:
+            self._given_back(routes)
+        return [None] * len(task_ids)
+
     async def _cancel_tasks(
         self, items: Sequence[operations.CancelTask]
     ) -> Sequence[operations.TaskOutcome]:
@@ -189,6 +235,10 @@ class Commands:
         if waiting:
             self._given_back(waiting)
         return outcomes
+
+
+def _ignore(_command: object, _outcome: object) -> None:
+    """Nobody waits for this answer."""
 
 
 def _submission_key(command: store.SubmitTask) -> tuple[str, str]:

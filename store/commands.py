@@ -17,6 +17,14 @@ import msgspec
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 
+HELD_ATTEMPTS = """
+SELECT s.id, l.attempt_id FROM session s
+CROSS JOIN LATERAL (
+    SELECT k.attempt_id FROM lease k
+    WHERE k.instance_id = s.instance_id AND k.session_id <> s.id AND k.state = 'RUNNING' OFFSET 0) l
+WHERE s.id = ANY ($1)
+"""
+
 
 class SubmitTask(msgspec.Struct, frozen=True, gc=False):
     """One accepted submission, checked and hashed, with its queue and route looked up."""
@@ -126,6 +134,8 @@ class SessionOutcome(msgspec.Struct, frozen=True, gc=False):
     server_time: datetime
     superseded_session_id: str | None
     superseded_node_id: str | None
+    held: tuple[str, ...] = ()
+    """Attempts that the instance runs since an earlier session, each of which takes a slot."""
 
 
 class SetCapacity(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +163,13 @@ class CloseSession(msgspec.Struct, frozen=True, gc=False):
 
     session_id: str
     reason: str
+
+
+class ReturnLease(msgspec.Struct, frozen=True, gc=False):
+    """An assignment that was never written to the socket of its session, and never will be."""
+
+    attempt_id: str
+    session_id: str
 
 
 async def submit_tasks(
@@ -275,7 +292,15 @@ async def open_sessions(
         [i.credential_key_id for i in items],
         now,
     )
-    return [SessionOutcome(*row) for row in rows]
+    returned = [i.session_id for i, row in zip(items, rows, strict=True) if (row[1] or 0) > 1]
+    held: dict[str, list[str]] = {}
+    if returned:
+        for row in await connection.fetch(HELD_ATTEMPTS, returned):
+            held.setdefault(row[0], []).append(row[1])
+    return [
+        SessionOutcome(*(*row, tuple(held.get(item.session_id, ()))))
+        for item, row in zip(items, rows, strict=True)
+    ]
 
 
 async def set_capacity(
@@ -301,6 +326,19 @@ async def close_sessions(
         "SELECT * FROM close_sessions_v1($1,$2,$3)",
         [i.session_id for i in items],
         [i.reason for i in items],
+        now,
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+async def return_leases(
+    connection: Connection, items: Sequence[ReturnLease], *, now: datetime | None = None
+) -> list[tuple[str, int]]:
+    """Give unstarted leases back: (queue, route) of each task that waits again, to wake."""
+    rows = await connection.fetch(
+        "SELECT * FROM return_leases_v1($1,$2,$3)",
+        [i.attempt_id for i in items],
+        [i.session_id for i in items],
         now,
     )
     return [(row[0], row[1]) for row in rows]

@@ -29,6 +29,11 @@ CROSS JOIN LATERAL (
 WHERE s.node_id = $1 AND s.closed_at IS NULL
 """
 
+DUE_OF_TASKS = """
+SELECT DISTINCT r.queue_id, r.route_id FROM ready r
+WHERE r.task_id = ANY ($1) AND r.available_at <= clock_timestamp()
+"""
+
 ACTIVE_QUEUES = "SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL"
 
 
@@ -192,6 +197,12 @@ async def due_routes(connection: Connection, queue_ids: Sequence[str]) -> list[t
         " AND EXISTS (SELECT 1 FROM peek_ready_v1(ARRAY[r.id], ARRAY[1]))",
         list(queue_ids),
     )
+    return [(row[0], row[1]) for row in rows]
+
+
+async def due_of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[tuple[str, int]]:
+    """(queue, route) of those of these tasks that wait and are due now."""
+    rows = await connection.fetch(DUE_OF_TASKS, list(task_ids))
     return [(row[0], row[1]) for row in rows]
 
 

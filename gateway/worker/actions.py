@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from orbit_sdk.protocol import frames
-from store.commands import AttemptCommand, FinishCommand, SetCapacity
+from store.commands import AttemptCommand, FinishCommand, ReturnLease, SetCapacity
 
 
 class Operation(StrEnum):
@@ -46,6 +46,12 @@ class Declare(msgspec.Struct, frozen=True):
     command: SetCapacity
 
 
+class Return(msgspec.Struct, frozen=True, gc=False):
+    """Give the lease of an assignment back that will not be written; nobody waits for an answer."""
+
+    command: ReturnLease
+
+
 class Close(msgspec.Struct, frozen=True, gc=False):
     """Close the socket, after everything sent before."""
 
@@ -53,4 +59,4 @@ class Close(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Action: TypeAlias = Send | Register | Ask | Declare | Close
+Action: TypeAlias = Send | Register | Ask | Declare | Return | Close

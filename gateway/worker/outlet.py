@@ -120,7 +120,12 @@ class Outlet:
         found = 0
         for attempt_id, session_id in rows:
             socket = self._sockets.get(session_id)
-            if socket is None or not self._may_send(socket, attempt_id):
+            if socket is None or socket.session.holds(attempt_id):
+                continue
+            if socket.session.phase is not Phase.READY:
+                continue
+            if socket.session.closed_to_work:
+                socket.give_back(attempt_id)
                 continue
             self._load_later(socket, attempt_id)
             self._sent_by_twin[attempt_id] = None
@@ -161,12 +166,3 @@ class Outlet:
         socket = self._sockets.get(session_id)
         if socket is not None:
             socket.end(ErrorCode.SESSION_SUPERSEDED)
-
-    @staticmethod
-    def _may_send(socket: WorkerSocket, attempt_id: str) -> bool:
-        session = socket.session
-        return (
-            session.phase is Phase.READY
-            and not session.closed_to_work
-            and not session.holds(attempt_id)
-        )

@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeAlias, assert_never
 from gateway import limits
 from gateway.lanes import Refused
 from gateway.worker import answers
-from gateway.worker.actions import Action, Ask, Close, Declare, Operation, Register, Send
+from gateway.worker.actions import Action, Ask, Close, Declare, Operation, Register, Return, Send
 from gateway.worker.lease_secret import KeyRing
 from gateway.worker.slots import Slots
 from orbit_sdk.protocol import bodies, frames
@@ -33,6 +33,7 @@ from store.commands import (
     CapacityOutcome,
     CommandOutcome,
     FinishCommand,
+    ReturnLease,
     SessionOutcome,
     SetCapacity,
 )
@@ -286,10 +287,11 @@ class Session:
 
     def assigned(self, assignment: Assignment, now: float) -> Actions:
         """A claimed task for this worker, never handed to its socket before."""
-        if self.phase not in _TAKING or self.closed_to_work:
-            # Not written, so no right was handed out: the lease goes back or lapses (OP-25).
+        if self.phase not in _TAKING:
             self._slots.free(assignment.attempt_id)
-            return _NO_ACTIONS
+            return _NO_ACTIONS  # The end of the session gives the lease back.
+        if self.closed_to_work:
+            return self.give_back(assignment.attempt_id)
         if self.phase is Phase.OPENING:
             # Claimed after the store opened the session, before this node heard of it.
             self._slots.take(assignment.attempt_id, now)
@@ -299,6 +301,11 @@ class Session:
         secret = self._ring.derive(assignment.attempt_id, epoch)
         self._slots.take(assignment.attempt_id, now, (epoch, secret))
         return [Send(answers.assign(self._next_id(), assignment, epoch, secret))]
+
+    def give_back(self, attempt_id: str) -> Actions:
+        """Return an assignment that came after a drain: no right was handed out (OP-25)."""
+        self._slots.free(attempt_id)
+        return [Return(ReturnLease(attempt_id, self.session_id))]
 
     # --- beginning and end ---------------------------------------------------------------------
 
@@ -314,6 +321,9 @@ class Session:
         actions: list[Action] = [
             Send(answers.welcome(self._next_id(), self._hello_id, body)),
         ]
+        for attempt_id in outcome.held:
+            # Not resumed so far, and counted all the same until it is or lapses (OP-14).
+            self._slots.take(attempt_id, now)
         early, self._early = self._early, []
         for assignment in early:
             actions += self.assigned(assignment, now)

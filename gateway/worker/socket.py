@@ -15,7 +15,7 @@ from gateway import limits
 from gateway.commands import Commands
 from gateway.hints import Hints
 from gateway.lanes import Refused, Reply
-from gateway.worker.actions import Ask, Close, Declare, Operation, Register, Send
+from gateway.worker.actions import Ask, Close, Declare, Operation, Register, Return, Send
 from gateway.worker.registration import Registrar, Registration
 from gateway.worker.session import Actions, Phase, Session
 from orbit_sdk.protocol import frames
@@ -137,6 +137,10 @@ class WorkerSocket:
         self._act(self.session.assigned(assignment, self._loop.time()))
         self._hints.level_used(self)
 
+    def give_back(self, attempt_id: str) -> None:
+        """Return a claimed task that was never handed over, now that none may be."""
+        self._act(self.session.give_back(attempt_id))
+
     def end(self, code: ErrorCode) -> None:
         """End the connection for a reason of the platform's."""
         self._act(self.session.end(code))
@@ -192,6 +196,8 @@ class WorkerSocket:
             elif isinstance(action, Declare):
                 if not self._commands.capacity.offer(action.command, self._declared):
                     self._declared(action.command, Refused(ErrorCode.RATE_LIMITED))
+            elif isinstance(action, Return):
+                self._commands.give_back.offer(action.command, _ignore)
             elif isinstance(action, Register):
                 self._registering = asyncio.create_task(self._register(action.hello))
             else:

@@ -2,16 +2,18 @@
 
 import json
 
+import msgspec
 import pytest
 
 from gateway import limits
 from gateway.lanes import UNAVAILABLE
-from gateway.worker.actions import Ask, Close, Declare, Operation, Register
+from gateway.worker.actions import Ask, Close, Declare, Operation, Register, Return
 from gateway.worker.session import Phase
 from orbit_sdk.protocol.errors import CloseCode, ErrorCode
 from orbit_sdk.protocol.limits import BAD_FRAMES_MAX
-from store.commands import AttemptCommand, FinishCommand, SetCapacity
+from store.commands import AttemptCommand, FinishCommand, ReturnLease, SetCapacity
 from tests.gateway.cores import (
+    LEASE_MS,
     RING,
     SESSION,
     an_id,
@@ -255,13 +257,14 @@ def test_nothing_is_assigned_from_the_moment_a_drain_is_asked_for() -> None:
     session = ready_session()
     session.on_text(frame("worker.capacity", capacity(1, 4, drain=True), 513), 0.0)
     assert session.free == 0
-    assert session.assigned(assignment(), 0.0) == ()
+    given_back = Return(ReturnLease(an_id(900), SESSION))
+    assert session.assigned(assignment(), 0.0) == [given_back]
     (ack,) = sent(session.capacity_answered(declared(4, draining=True)))
     assert ack["body"]["draining"] is True
     session.on_text(frame("worker.capacity", capacity(2, 8), 514), 0.0)
     (ack,) = sent(session.capacity_answered(declared(8, draining=True)))
     assert ack["body"]["draining"] is True
-    assert session.assigned(assignment(), 0.0) == ()
+    assert session.assigned(assignment(), 0.0) == [given_back]
     assert session.free == 0
 
 
@@ -342,6 +345,22 @@ def test_the_slot_of_a_silent_worker_comes_back_when_its_lease_must_be_over() ->
     assert session.free == 4
 
 
+def test_what_is_still_held_takes_slots_until_it_is_resumed_or_lapses() -> None:
+    """OP-14: the first level of a new session already counts what its instance runs."""
+    session = new_session()
+    session.on_text(hello(), 0.0)
+    held = (an_id(900), an_id(901))
+    session.opened(msgspec.structs.replace(opened(), held=held), 0.0)
+    assert session.free == 2
+    session.on_text(frame("worker.resume", ref(900), 530), 1.0)
+    (ask,) = session.on_text(frame("worker.resume", ref(901), 531), 1.0)
+    assert isinstance(ask, Ask)
+    session.attempt_answered(Operation.RESUME, ask.command, done("EXPIRED", active=False), 1.0)
+    assert session.free == 3
+    assert session.lapse(LEASE_MS / 1000 + limits.LEASE_SLACK_MS / 1000 + 2.0)
+    assert session.free == 4
+
+
 def test_an_assignment_faster_than_the_welcome_comes_after_it() -> None:
     session = new_session()
     session.on_text(hello(), 0.0)
@@ -361,7 +380,7 @@ def test_a_draining_node_says_so_and_takes_nothing_more() -> None:
     session.assigned(assignment(), 0.0)
     session.drain_node()
     assert session.free == 0
-    assert session.assigned(assignment(901), 0.0) == ()
+    assert session.assigned(assignment(901), 0.0) == [Return(ReturnLease(an_id(901), SESSION))]
     session.on_text(frame("worker.capacity", capacity(1), 520), 0.0)
     (ack,) = sent(session.capacity_answered(declared(4)))
     assert ack["body"]["draining"] is True

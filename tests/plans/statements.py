@@ -5,7 +5,8 @@ from typing import Any
 
 import asyncpg
 
-from store.dispatch import ACTIVE_QUEUES, UNSENT_LEASES
+from store.commands import HELD_ATTEMPTS
+from store.dispatch import ACTIVE_QUEUES, DUE_OF_TASKS, UNSENT_LEASES
 from tests.plans.large import LARGE, Places
 
 BATCH = 100
@@ -130,6 +131,8 @@ async def _commands(connection: "asyncpg.Connection[Any]", places: Places) -> li
         finish("finish late", over, "SUCCEEDED"),
         Call("resume", resume, tuple(running[:5])),
         Call("resume late", resume, tuple(over[:5])),
+        Call("give back", "SELECT * FROM return_leases_v1($1,$2)", (leased[3], leased[1])),
+        Call("due of tasks", DUE_OF_TASKS, (ready,)),
         Call("load assignments", "SELECT * FROM load_assignments_v1($1)", (leased[3],)),
     ]
 
@@ -178,6 +181,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("close", "SELECT * FROM close_sessions_v1($1,$2)", (sessions, reasons), 3 * held),
         Call("levels of a queue", levels, (queues[:1], []), 2 * LARGE.leases),
         Call("levels of sessions", levels, ([], sessions), 2 * held),
+        Call("held attempts", HELD_ATTEMPTS, (sessions,), 2 * held),
         Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000), 2 * LARGE.leases),
         Call("active queues", ACTIVE_QUEUES, (), 2 * LARGE.instances),
         Call("reap nodes", "SELECT * FROM reap_nodes_v1($1)", (3_600_000,), 2 * LARGE.instances),

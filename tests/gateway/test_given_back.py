@@ -1,0 +1,158 @@
+"""What goes back, is tried again or is still held is known at once, not at the end of a lease."""
+
+import httpx
+
+from store.bus import Bus, StreamReader
+from store.messages import Levels, Wake
+from store.pool import Pools
+from tests.gateway.harness import App, Dispatcher, Gateway, submit, worker_on
+from tests.waiting import wait_until
+
+LONG_MS = 60_000
+RETRY = {"max_attempts": 3, "max_delay_ms": 0, "attempt_timeout_ms": 60_000}
+
+
+async def _waiting(pools: Pools) -> int:
+    return int(await pools.background.fetchval("SELECT count(*) FROM ready"))
+
+
+async def _from_now(bus: Bus, kind: str) -> StreamReader:
+    """A reader that yields what is written from here on."""
+    reader = bus.reader(kind)  # type: ignore[arg-type]
+    await reader.read(1, 1)
+    return reader
+
+
+async def _woken(reader: StreamReader) -> set[int]:
+    """The routes of the next wake."""
+    for _ in range(10):
+        for _, message in await reader.read(1000, 100):
+            assert isinstance(message, Wake)
+            return {route for _, route in message.routes}
+    raise AssertionError("no wake came")
+
+
+async def test_an_assignment_that_meets_a_drain_goes_back_at_once(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """INV-15, OP-25: assigned and never written, with most of a minute left on the lease."""
+    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    wakes = await _from_now(bus, "wake")
+    async with worker_on(gateway, app) as worker:
+        await submit(http)
+        await _woken(wakes)
+        won = await dispatcher.claim(worker.session_id)
+        assert await _waiting(pools) == 0
+        drain = {"sequence": "1", "capacity": 4, "drain": True}
+        assert (await worker.ask("worker.capacity", drain))["body"]["draining"] is True
+        await bus.assign(won[0].node_id, won)
+        assert len(await _woken(wakes)) == 1
+        assert await _waiting(pools) == 1
+        assert worker.assigned == []
+    await wakes.close()
+
+
+async def test_one_whose_stream_entry_was_lost_goes_back_by_the_twin(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """INV-14, INV-15: the node asks Postgres, finds it unwritten, and may not write it any more."""
+    async with worker_on(gateway, app) as worker:
+        await submit(http)
+        await Dispatcher(pools, bus, lease_ms=LONG_MS).claim(worker.session_id)
+        drain = {"sequence": "1", "capacity": 4, "drain": True}
+        await worker.ask("worker.capacity", drain)
+        await wait_until(lambda: _waiting(pools), lambda count: count == 1, 15)
+
+
+async def test_what_was_started_does_not_go_back(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """A doubled stream entry after the drain takes nothing from the worker that runs it."""
+    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    async with worker_on(gateway, app) as worker:
+        await submit(http)
+        won = await dispatcher.dispatch(worker.session_id)
+        ref = (await worker.assignment()).ref
+        await worker.ask("task.start", ref)
+        drain = {"sequence": "1", "capacity": 4, "drain": True}
+        await worker.ask("worker.capacity", drain)
+        socket = gateway.node.sockets[worker.session_id]
+        socket.give_back(won[0].attempt_id)  # as if the node had forgotten that it wrote it
+        await gateway.node.commands.idle(5.0)
+        assert await _waiting(pools) == 0
+        renewed = await worker.ask("task.renew", ref)
+        assert renewed["body"]["lease"]["active"] is True
+
+
+async def test_a_failure_without_delay_wakes_its_route_after_the_commit(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """INV-16: the next try is due at once, and nobody has to scan for it."""
+    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    async with worker_on(gateway, app) as worker:
+        await submit(http, retry=RETRY | {"initial_delay_ms": 0})
+        await dispatcher.dispatch(worker.session_id)
+        ref = (await worker.assignment()).ref
+        await worker.ask("task.start", ref)
+        wakes = await _from_now(bus, "wake")
+        failed = {"ref": ref, "outcome": "FAILED", "error_code": "smtp.down", "result": {}}
+        ack = await worker.ask("task.finish", failed)
+        assert ack["body"]["receipt"]["task_state"] == "WAITING"
+        routes = await _woken(wakes)
+        assert routes == {await pools.background.fetchval("SELECT route_id FROM ready")}
+    await wakes.close()
+
+
+async def test_a_failure_with_a_delay_wakes_nobody(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    async with worker_on(gateway, app) as worker:
+        await submit(http, retry=RETRY | {"initial_delay_ms": 60_000, "max_delay_ms": 60_000})
+        await dispatcher.dispatch(worker.session_id)
+        ref = (await worker.assignment()).ref
+        await worker.ask("task.start", ref)
+        wakes = await _from_now(bus, "wake")
+        failed = {"ref": ref, "outcome": "FAILED", "error_code": "smtp.down", "result": {}}
+        await worker.ask("task.finish", failed)
+        await gateway.node.commands.idle(5.0)
+        assert gateway.node.commands.tried_again.answered == 1
+        assert await wakes.read(200, 10) == []
+    await wakes.close()
+
+
+async def test_a_returning_instance_reports_its_level_less_what_it_still_runs(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """OP-14, INV-12: not resumed yet, counted all the same; resumed, counted once."""
+    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    async with worker_on(gateway, app) as worker:
+        for _ in range(3):
+            await submit(http)
+        await dispatcher.dispatch(worker.session_id)
+        refs = [(await worker.assignment()).ref for _ in range(3)]
+        for ref in refs[:2]:
+            await worker.ask("task.start", ref)
+        known = {"instance_id": worker.instance_id, "instance_secret": worker.instance_secret}
+    levels = await _from_now(bus, "capacity")
+    async with worker_on(gateway, app, hello=False, **known) as back:
+        await back.hello(capacity=4)
+        assert await _level(levels, back.session_id) == 2
+        resumed = await back.ask("worker.resume", refs[0])
+        assert resumed["body"]["active"] is True
+        assert gateway.node.sockets[back.session_id].session.free == 2
+        done = {"ref": refs[0], "outcome": "SUCCEEDED", "result": 1}
+        assert (await back.ask("task.finish", done))["type"] == "ack"
+        assert gateway.node.sockets[back.session_id].session.free == 3
+    await levels.close()
+
+
+async def _level(reader: StreamReader, session_id: str) -> int:
+    """The first level that is told of a session."""
+    for _ in range(10):
+        for _, message in await reader.read(1000, 100):
+            assert isinstance(message, Levels)
+            for level in message.levels:
+                if level.session_id == session_id:
+                    return level.free
+    raise AssertionError("no level came")
