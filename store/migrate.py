@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ LOCK_KEY = (20593, 1)
 LOCK_WAIT_S = 120.0
 LOCK_POLL_S = 0.1
 FOLDER = Path(__file__).parent
+FILES_KNOWN_MAX = 1_000
 
 
 class MigrationError(Exception):
@@ -32,16 +34,12 @@ class MigrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """One file of SQL with its place in the order, its name and the digest of its text."""
+    """One file of SQL: its place in the order, its name, its text and the digest of that in hex."""
 
     version: int
     name: str
     text: str
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of the text, as kept in the bookkeeping tables."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+    sha256: str
 
 
 def migration_files(folder: Path = FOLDER / "migrations") -> list[SqlFile]:
@@ -51,13 +49,25 @@ def migration_files(folder: Path = FOLDER / "migrations") -> list[SqlFile]:
         match = re.fullmatch(r"(\d{4})_([a-z0-9_]+)\.sql", path.name)
         if match is None or int(match[1]) != place:
             raise MigrationError(f"migration {path.name}: expected number {place:04d}")
-        files.append(SqlFile(place, match[2], path.read_text()))
+        files.append(_read(path, place, match[2]))
     return files
 
 
 def function_files(folder: Path = FOLDER / "functions") -> list[SqlFile]:
     """Read the function files, one function each, named after it."""
-    return [SqlFile(0, path.stem, path.read_text()) for path in sorted(folder.glob("*.sql"))]
+    return [_read(path, 0, path.stem) for path in sorted(folder.glob("*.sql"))]
+
+
+def _read(path: Path, version: int, name: str) -> SqlFile:
+    stat = path.stat()
+    return _read_once(path, stat.st_mtime_ns, stat.st_size, version, name)
+
+
+@lru_cache(FILES_KNOWN_MAX)
+def _read_once(path: Path, _changed_ns: int, _size: int, version: int, name: str) -> SqlFile:
+    """A node asks every half minute whether the database fits: that must not read fifty files."""
+    text = path.read_text()
+    return SqlFile(version, name, text, hashlib.sha256(text.encode()).hexdigest())
 
 
 async def migrate(dsn: str) -> list[str]:

@@ -160,3 +160,25 @@ async def test_an_index_is_made_concurrently_while_other_runners_wait(
     )
     for connection in (watcher, writer):
         await connection.close()
+
+
+async def test_a_repeated_check_reads_no_file_that_has_not_changed(
+    folder: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node asks for ever: what it asks must not cost more than a look at the folder."""
+    write(folder, "0001_one.sql", "CREATE TABLE one (n int)")
+    await migrate(empty_url)
+    assert await reason(empty_url) is None
+    read: list[str] = []
+    own_read = Path.read_text
+
+    def noted(path: Path) -> str:
+        read.append(path.name)
+        return own_read(path)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    assert await reason(empty_url) is None
+    assert read == []
+    write_function(folder, "SELECT 2")
+    assert "functions" in (await reason(empty_url) or "")
+    assert read == ["answer_v1.sql"]
