@@ -7,9 +7,12 @@ failure names what replays it: ORBIT_RACE_SEED=<seed> ORBIT_RACE_REPEATS=1.
 
 import os
 import time
+from zlib import crc32
 
 REPEATS = int(os.environ.get("ORBIT_RACE_REPEATS", "2"))
-SEED = int(os.environ.get("ORBIT_RACE_SEED", "0")) or int(time.time()) % 1_000_000
+# One for all processes of a parallel run, else they would collect different tests.
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(time.time_ns()))
+SEED = int(os.environ.get("ORBIT_RACE_SEED", "0")) or crc32(_RUN.encode()) % 1_000_000
 CHEAP = max(100, REPEATS)
 """Repeats of a race inside one process."""
 

@@ -1,0 +1,231 @@
+"""Races on the way from a task to a worker: B-17 to B-19, B-21, B-25, B-27, B-31.
+
+Workers are those of the SDK, so what is counted is how often a handler really began.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+from devcluster.valkey import EmbeddedValkey
+from runtime import failpoints
+from tests.gateway.harness import eventually, worker_on
+from tests.races.house import AT_ONCE, House, OpenHouse, report, take
+from tests.races.repeats import CHEAP, SEED
+
+pytestmark = pytest.mark.timeout(240)
+
+STEPS = [
+    "gateway.submit_tasks.before", "gateway.submit_tasks.after", "gateway.bus.wake.before",
+    "gateway.bus.wake.after", "dispatcher.bus.read.before", "dispatcher.bus.read.after",
+    "dispatcher.peek.before", "dispatcher.claim.before", "dispatcher.claim.after",
+    "dispatcher.bus.assign.before", "dispatcher.bus.assign.after", "gateway.bus.read.before",
+    "gateway.bus.read.after", "gateway.frame.before", "gateway.start_attempts.before",
+    "gateway.start_attempts.after", "gateway.renew_leases.before", "gateway.renew_leases.after",
+    "gateway.finish_attempts.before", "gateway.finish_attempts.after", "gateway.bus.levels.before",
+    "gateway.bus.levels.after", "dispatcher.expire.before", "dispatcher.expire.after",
+]  # fmt: skip
+"""Every step from a submission to the freed slot."""
+
+
+@pytest.fixture(scope="module")
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
+    folder: Path = tmp_path_factory.mktemp("valkey")
+    with EmbeddedValkey(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(own_redis: EmbeddedValkey) -> str:
+    """A server of this module's own, since its tests wipe it and cut its connections."""
+    return own_redis.url()
+
+
+def arm(text: str, seed: int = SEED) -> None:
+    failpoints.arm(failpoints.read_failpoints(text, seed))
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_b17_whatever_step_is_lost_each_task_runs_once(
+    house_of: OpenHouse, step: str
+) -> None:
+    """INV-7, INV-9, INV-13, INV-14: a quarter of all passes through one step is lost."""
+    async with house_of(lease_ms=3_000) as house, house.crew(work_s=0.02) as runs:
+        arm(f"{step}=drop@0.25")
+        for _ in range(3):
+            tasks = await house.submit(40, retry=AT_ONCE)
+            await settled(house, timeout_s=45)
+            assert {runs[task] for task in tasks} == {1}
+        failpoints.arm([])
+        await nothing_is_held(house)
+
+
+@pytest.mark.parametrize(
+    "step", [step for step in STEPS if "bus" not in step and "frame" not in step]
+)
+async def test_b17_whatever_step_fails_by_our_own_fault_no_task_is_lost(
+    house_of: OpenHouse, step: str
+) -> None:
+    """INV-9, INV-39: an exception that no code expects, now and then, at one step."""
+    async with house_of(lease_ms=3_000) as house, house.crew(work_s=0.02) as runs:
+        tasks = await house.submit(40, retry=AT_ONCE)
+        arm(f"{step}=error@0.2")
+        await settled(house, timeout_s=45)
+        assert {runs[task] for task in tasks} == {1}
+        failpoints.arm([])
+        await nothing_is_held(house)
+
+
+async def settled(house: House, timeout_s: float = 20) -> None:
+    await house.until("SELECT count(*) FROM task WHERE state IS NULL", 0, timeout_s=timeout_s)
+
+
+async def nothing_is_held(house: House) -> None:
+    """At rest no lease is left, and no gateway thinks that a worker holds one (INV-13)."""
+    assert await house.fetchval("SELECT count(*) FROM lease") == 0
+    await eventually(
+        lambda: (
+            not any(
+                socket.session.held or socket.session.open_commands
+                for gateway in house.gateways
+                for socket in gateway.node.sockets.values()
+            )
+        ),
+        timeout_s=5,
+    )
+
+
+async def test_b18_failing_releases_leak_no_slot(house: House, seed: int) -> None:
+    """INV-13: a tenth of all Redis calls fails, before or after it was carried out."""
+    sites = ("gateway.bus.levels", "gateway.bus.wake", "dispatcher.bus.read")
+    rules = [f"{site}.{side}=drop@0.1" for site in sites for side in ("before", "after")]
+    async with house.crew(capacity=8) as runs:
+        arm(";".join(rules), seed)
+        tasks = [task for _ in range(10) for task in await house.submit(50)]
+        await settled(house, 60)
+        failpoints.arm([])
+        await nothing_is_held(house)
+        began = time.monotonic()
+        tasks += await house.submit(16)
+        await settled(house, 5)
+        assert time.monotonic() - began < 5, "all sixteen slots are there again"
+    assert {runs[task] for task in tasks} == {1}
+
+
+async def test_b19_a_freed_slot_is_filled_by_event(house: House) -> None:
+    """INV-16: a worker of one slot never waits for a scan (750 ms) between two tasks."""
+    async with worker_on(house.gateways[0], house.app, hello=False) as worker:
+        await worker.hello(capacity=1)
+        await house.submit(3 * CHEAP)
+        gaps = []
+        freed = time.monotonic()
+        for _ in range(3 * CHEAP):
+            [given] = await take(worker, 1)
+            gaps.append(time.monotonic() - freed)
+            await worker.ask("task.start", given.ref)
+            await worker.ask("task.finish", report(given))
+            freed = time.monotonic()
+    assert statistics.median(gaps) < 0.05
+    assert statistics.quantiles(gaps, n=100)[98] < 0.5
+
+
+async def test_b21_work_from_before_a_dispatchers_life_is_found(
+    house_of: OpenHouse, own_redis: EmbeddedValkey, seed: int
+) -> None:
+    """INV-9, INV-14: nobody dispatches, no wake gets out, Redis is wiped; then one starts."""
+    async with house_of(dispatchers=0) as house:
+        arm("gateway.bus.wake.before=drop", seed)
+        await house.submit(500)
+        async with house.crew(capacity=64):
+            await flush(own_redis)
+            began = time.monotonic()
+            async with house.dispatching():
+                await settled(house)
+            assert time.monotonic() - began < 10
+
+
+async def test_b25_trimmed_assignments_are_found_again(
+    house_of: OpenHouse, own_redis: EmbeddedValkey, tmp_path: Path
+) -> None:
+    """INV-14, INV-39: the stream is emptied under a reader that has not read it."""
+    async with house_of() as house, worker_on(house.gateways[0], house.app, hello=False) as worker:
+        await worker.hello(capacity=50)
+        gate = tmp_path / "gate"
+        arm(f"gateway.bus.read.before=pause:{gate}")
+        await asyncio.to_thread(_until_exists, tmp_path / "gate.here")
+        await house.submit(50)
+        await house.until("SELECT count(*) FROM lease", 50)
+        await flush(own_redis)
+        failpoints.arm([])
+        gate.touch()
+        for given in await take(worker, 50, timeout_s=10):
+            await worker.ask("task.start", given.ref)
+            await worker.ask("task.finish", report(given))
+
+
+def _until_exists(file: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+async def flush(server: EmbeddedValkey) -> None:
+    connection = redis.asyncio.Redis.from_url(server.url(), protocol=2)
+    await connection.flushall()
+    await connection.aclose()
+
+
+async def test_b27_redis_wiped_under_load_costs_seconds_only(
+    house: House, own_redis: EmbeddedValkey, seed: int
+) -> None:
+    """INV-14, INV-39: ten wipes; after each one a new task is done within five seconds."""
+    async with house.crew(capacity=16) as runs:
+        tasks = []
+        for _ in range(10):
+            tasks += await house.submit(60)
+            await flush(own_redis)
+            began = time.monotonic()
+            tasks += await house.submit(1)
+            await settled(house, 10)
+            assert time.monotonic() - began < 5
+    assert {runs[task] for task in tasks} == {1}
+
+
+async def test_b31_every_redis_connection_killed_again_and_again(
+    house_of: OpenHouse, own_redis: EmbeddedValkey, seed: int
+) -> None:
+    """INV-39, INV-40: the readers come back by themselves and readiness never lies."""
+    killer = redis.asyncio.Redis.from_url(own_redis.url(), protocol=2)
+    async with house_of(gateways=2) as house, house.crew(capacity=16) as runs:
+        tasks = []
+        for _ in range(25):
+            tasks += await house.submit(20)
+            await killer.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            began = time.monotonic()
+            tasks += await house.submit(1)
+            await settled(house, 10)
+            assert time.monotonic() - began < 3
+            assert all(gateway.node.readiness().ready for gateway in house.gateways)
+        assert {runs[task] for task in tasks} == {1}
+    await killer.aclose()
+
+
+@pytest.mark.parametrize("loop", ["gateway.bus.read.before", "dispatcher.bus.read.before"])
+async def test_b31_a_reader_that_dies_of_our_own_fault_is_started_again(
+    house_of: OpenHouse, loop: str
+) -> None:
+    """INV-39: the supervised loop goes on after any exception; meanwhile the twin serves."""
+    async with house_of() as house, house.crew() as runs:
+        arm(f"{loop}=error")
+        tasks = await house.submit(20)
+        await settled(house)
+        failpoints.arm([])
+        tasks += await house.submit(20)
+        await settled(house)
+        assert {runs[task] for task in tasks} == {1}
