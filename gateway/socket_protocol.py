@@ -77,6 +77,12 @@ class WorkerSocketProtocol(JoinedWritesProtocol):
         else:
             self._late_pong = b"".join(self.conn.data_to_send())
 
+    def keepalive_timeout(self) -> None:
+        """No pong in time. What the peer has not taken by now it never will: don't wait for it."""
+        super().keepalive_timeout()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def resume_writing(self) -> None:
         """The peer reads again."""
         pong, self._late_pong = self._late_pong, b""
