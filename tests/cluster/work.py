@@ -33,4 +33,5 @@ def job(job: Job, context: TaskContext) -> dict[str, int]:
     end = time.monotonic() + job.seconds
     while (left := end - time.monotonic()) > 0 and not context.cancelled.wait(min(left, 0.1)):
         pass
+    context.raise_if_cancelled()
     return {"epoch": context.epoch}
