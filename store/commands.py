@@ -17,6 +17,9 @@ import msgspec
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 
+NO_SESSION = "0" * 32
+"""The session of a command that an instance sends for itself."""
+
 HELD_ATTEMPTS = """
 SELECT s.id, l.attempt_id FROM session s
 CROSS JOIN LATERAL (
@@ -58,8 +61,18 @@ class SubmitOutcome(msgspec.Struct, frozen=True, gc=False):
     revision: int
 
 
+class InstanceProof(msgspec.Struct, frozen=True, gc=False):
+    """An instance that speaks for itself, without a session; `secret_hash` is SHA-256."""
+
+    instance_id: str
+    secret_hash: bytes
+
+
 class AttemptCommand(msgspec.Struct, frozen=True, gc=False):
-    """A start, renew or resume whose lease secret was proven by the caller."""
+    """A start, renew or resume whose lease secret was proven by the caller.
+
+    It comes from a session, or (a renew alone) by HTTP from `instance`, then with NO_SESSION.
+    """
 
     namespace_id: str
     session_id: str
@@ -68,10 +81,14 @@ class AttemptCommand(msgspec.Struct, frozen=True, gc=False):
     attempt_id: str
     epoch: int
     message_id: str
+    instance: InstanceProof | None = None
 
 
 class FinishCommand(msgspec.Struct, frozen=True, gc=False):
-    """A finish whose lease secret was proven by the caller; `hash` is its semantic hash."""
+    """A finish whose lease secret was proven by the caller; `hash` is its semantic hash.
+
+    It comes from a session, or by HTTP from `instance`, then with NO_SESSION.
+    """
 
     namespace_id: str
     session_id: str
@@ -83,6 +100,7 @@ class FinishCommand(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     error_code: str | None
     result: bytes
+    instance: InstanceProof | None = None
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -225,7 +243,7 @@ async def renew_leases(
 ) -> list[CommandOutcome]:
     """Extend valid leases (R-125); under an intent the answer is inactive and nothing extends."""
     rows = await connection.fetch(
-        "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,$7)",
+        "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,$7,$8,$9)",
         [i.namespace_id for i in items],
         [i.session_id for i in items],
         [i.task_id for i in items],
@@ -233,6 +251,7 @@ async def renew_leases(
         [i.epoch for i in items],
         [i.message_id for i in items],
         now,
+        *_proofs(items),
     )
     return [CommandOutcome(*row) for row in rows]
 
@@ -258,7 +277,7 @@ async def finish_attempts(
 ) -> list[CommandOutcome]:
     """Settle attempts as reported (R-140); late and conflicting reports become evidence."""
     rows = await connection.fetch(
-        "SELECT * FROM finish_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)",
+        "SELECT * FROM finish_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
         [i.namespace_id for i in items],
         [i.session_id for i in items],
         [i.task_id for i in items],
@@ -270,8 +289,22 @@ async def finish_attempts(
         [i.error_code for i in items],
         [i.result for i in items],
         now,
+        *_proofs(items),
     )
     return [CommandOutcome(*row) for row in rows]
+
+
+def _proofs(
+    items: Sequence[AttemptCommand] | Sequence[FinishCommand],
+) -> tuple[list[str | None] | None, list[bytes | None] | None]:
+    """The columns of instances without a session; none where every command has one."""
+    proofs = [item.instance for item in items]
+    if not any(proofs):
+        return None, None
+    return (
+        [None if proof is None else proof.instance_id for proof in proofs],
+        [None if proof is None else proof.secret_hash for proof in proofs],
+    )
 
 
 async def open_sessions(

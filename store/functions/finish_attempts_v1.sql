@@ -1,10 +1,12 @@
 -- The end of attempts as their workers report it (R-126, R-140). A repeat is recognised before the
 -- session and the lease are looked at (R-145); a new report needs the current owner's valid lease;
--- whatever is proven but comes too late is kept as evidence.
+-- whatever is proven but comes too late is kept as evidence. A report comes from a session, or by
+-- HTTP from an instance that proves itself and has no session to name (see renew_leases_v1).
 CREATE OR REPLACE FUNCTION finish_attempts_v1(
     p_namespace uuid[], p_session uuid[], p_task uuid[], p_attempt uuid[], p_epoch bigint[],
     p_message uuid[], p_hash bytea[], p_outcome text[], p_code text[], p_result bytea[],
-    p_now timestamptz DEFAULT NULL
+    p_now timestamptz DEFAULT NULL, p_instance uuid[] DEFAULT NULL,
+    p_secret_hash bytea[] DEFAULT NULL
 ) RETURNS SETOF command_outcome_v1
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_nestloop = off SET enable_mergejoin = off AS $$
@@ -15,8 +17,10 @@ DECLARE
 BEGIN
     WITH command AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.attempt ORDER BY c.ord) AS place
-        FROM unnest(p_namespace, p_session, p_task, p_attempt, p_epoch, p_outcome, p_code)
-             WITH ORDINALITY AS c (namespace, session, task, attempt, epoch, outcome, code, ord)
+        FROM unnest(p_namespace, p_session, p_task, p_attempt, p_epoch, p_outcome, p_code,
+                    p_instance, p_secret_hash)
+             WITH ORDINALITY AS c (namespace, session, task, attempt, epoch, outcome, code,
+                    instance, secret_hash, ord)
     ), judged AS (
         SELECT c.ord, c.outcome, c.code, l.intent, l.attempt_count, l.max_attempts, l.revision,
             l.lease_until, l.deadline_at,
@@ -24,6 +28,12 @@ BEGIN
                 AS available_at,
             CASE
                 WHEN c.place > 1 THEN 'again'
+                WHEN c.instance IS NOT NULL THEN CASE
+                    WHEN NOT holds_attempt_v1(c.namespace, c.instance, c.secret_hash, c.attempt)
+                         OR l.task_id <> c.task OR l.epoch <> c.epoch THEN 'attempt_not_found'
+                    WHEN l.attempt_id IS NULL THEN 'late'
+                    WHEN l.state = 'LEASED' THEN 'operation_conflict'
+                    ELSE 'apply' END
                 WHEN l.attempt_id IS NULL THEN CASE
                     WHEN s.closed_at IS NULL AND s.expires_at > v_now OR EXISTS (
                         SELECT 1 FROM attempt a WHERE a.id = c.attempt

@@ -1,8 +1,11 @@
 -- Extend valid leases and keep a receipt for each new message (R-125, OP-12, OP-21). Under an
 -- intent nothing is extended: the answer says inactive, and that is how a worker hears of it (OP-03).
+-- A command comes from a session, or by HTTP from an instance that proves itself and has no session
+-- to name; then p_instance and p_secret_hash judge, and whatever session holds the lease keeps it.
 CREATE OR REPLACE FUNCTION renew_leases_v1(
     p_namespace uuid[], p_session uuid[], p_task uuid[], p_attempt uuid[], p_epoch bigint[],
-    p_message uuid[], p_now timestamptz DEFAULT NULL
+    p_message uuid[], p_now timestamptz DEFAULT NULL, p_instance uuid[] DEFAULT NULL,
+    p_secret_hash bytea[] DEFAULT NULL
 ) RETURNS SETOF command_outcome_v1
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_nestloop = off SET enable_mergejoin = off AS $$
@@ -13,8 +16,10 @@ BEGIN
     RETURN QUERY
     WITH command AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.attempt ORDER BY c.ord) AS place
-        FROM unnest(p_namespace, p_session, p_task, p_attempt, p_epoch, p_message)
-             WITH ORDINALITY AS c (namespace, session, task, attempt, epoch, message, ord)
+        FROM unnest(p_namespace, p_session, p_task, p_attempt, p_epoch, p_message, p_instance,
+                    p_secret_hash)
+             WITH ORDINALITY AS c (namespace, session, task, attempt, epoch, message, instance,
+                    secret_hash, ord)
     ), judged AS MATERIALIZED (
         SELECT c.*, l.state, l.revision, l.lease_until,
             least(v_now + l.lease_ms * interval '1 ms',
@@ -24,6 +29,12 @@ BEGIN
             r.task_revision AS receipt_revision,
             CASE
                 WHEN c.place > 1 THEN 'again'
+                WHEN c.instance IS NOT NULL THEN CASE
+                    WHEN NOT holds_attempt_v1(c.namespace, c.instance, c.secret_hash, c.attempt)
+                         OR l.task_id <> c.task OR l.epoch <> c.epoch THEN 'attempt_not_found'
+                    WHEN l.attempt_id IS NULL OR l.intent IS NOT NULL THEN 'late'
+                    WHEN r.attempt_id IS NOT NULL THEN 'repeat'
+                    ELSE 'apply' END
                 WHEN s.closed_at IS NOT NULL OR s.id IS NULL THEN 'session_superseded'
                 WHEN s.expires_at <= v_now THEN 'session_expired'
                 WHEN l.attempt_id IS NULL THEN 'late'
