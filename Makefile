@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv with the pinned dependencies and this project in it
@@ -54,6 +54,10 @@ schema: setup ## write store/schema.sql anew, after a migration was added
 .PHONY: protocol
 protocol: setup ## write the outcome table of docs/protocol.md anew, after its rows were changed
 	$(BIN)/python -m devcluster.protocol_page
+
+.PHONY: transcripts
+transcripts: setup ## write docs/transcripts.md anew, from a run on a cluster of the moment
+	$(BIN)/python -m tests.transcripts.write
 
 .PHONY: bench
 bench: setup ## measure full lives a second and dispatch latency on this machine

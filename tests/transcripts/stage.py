@@ -1,0 +1,162 @@
+"""Two gateways, and worker connections whose every frame is written down.
+
+The connections are the conformance suite's: they check each frame of a gateway against the contract
+and share no code with the SDK.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
+
+from orbit_sdk.conformance.bench import SUBPROTOCOL, WORKER_PATH
+from orbit_sdk.conformance.contract import Contract
+from orbit_sdk.conformance.peer import Attempt, Instance, Peer
+
+HANDLER = {"handler": "mail.send", "handler_version": "1", "payload_version": "1"}
+Frame = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened: a frame, a text that is none, or a close."""
+
+    way: str
+    """Who says it to whom, as in `worker → gateway`."""
+    said: Frame | str
+
+
+@dataclass
+class Stage:
+    """The cluster of a scene, and what was said so far."""
+
+    nodes: tuple[str, str]
+    """The base URLs of two gateways."""
+    credential: str
+    queue_id: str
+    http: httpx.AsyncClient
+    opened: AsyncExitStack
+    lines: list[Line] = field(default_factory=list)
+    instance: Instance = field(default_factory=Instance)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.credential}"}
+
+    async def connect(
+        self, worker: str = "worker", gateway: str = "gateway", node: int = 0
+    ) -> Peer:
+        """An upgraded connection, named as the transcript will name its ends."""
+        socket = await self.opened.enter_async_context(
+            connect(
+                self.nodes[node].replace("http", "ws", 1) + WORKER_PATH,
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                additional_headers=self._headers,
+                compression=None,
+                close_timeout=1,
+            )
+        )
+        ways = {"worker": f"{worker} → {gateway}", "server": f"{gateway} → {worker}"}
+
+        def told(who: str, frame: Frame) -> None:
+            known = "type" in frame
+            self.lines.append(Line(ways[who], frame if known else str(frame.get("text"))))
+
+        return Peer(socket, Contract(), self.instance, told)
+
+    async def hello(self, peer: Peer, capacity: int = 1) -> None:
+        """hello and welcome."""
+        frame = await peer.ask(
+            "worker.hello",
+            {
+                "instance_id": self.instance.id,
+                "instance_secret": self.instance.secret,
+                "queue_id": self.queue_id,
+                "capabilities": [HANDLER],
+                "capacity": capacity,
+            },
+        )
+        peer.session_id = frame["session_id"]
+
+    async def worker(
+        self,
+        worker: str = "worker",
+        gateway: str = "gateway",
+        node: int = 0,
+        *,
+        shown: bool = False,
+    ) -> Peer:
+        """A connection that is welcome; what was said so far is only shown where it matters."""
+        peer = await self.connect(worker, gateway, node)
+        before = len(self.lines)
+        await self.hello(peer)
+        if not shown:
+            del self.lines[before:]
+        return peer
+
+    async def closed(self, peer: Peer, code: int, way: str = "gateway → worker") -> None:
+        """The gateway must close with this code."""
+        await peer.closed(code)
+        self.lines.append(Line(way, f"(closes with {code})"))
+
+    async def close(self, peer: Peer, way: str) -> None:
+        """The worker closes."""
+        await peer.socket.close()
+        self.lines.append(Line(way, "(the connection ends)"))
+
+    async def submit(self, **changes: object) -> str:
+        """A client submits a task; its id."""
+        body = {
+            "queue": "default",
+            **HANDLER,
+            "payload": {"to": "a@example.org"},
+            "recovery_safety": "IDEMPOTENT",
+            "retry": {
+                "max_attempts": 3,
+                "initial_delay_ms": 1_000,
+                "max_delay_ms": 60_000,
+                "attempt_timeout_ms": 3_600_000,
+            },
+            **changes,
+        }
+        return str((await self._post("/v1/tasks", body))["id"])
+
+    async def cancel(self, task_id: str) -> None:
+        """A client asks to cancel the task."""
+        await self._post(f"/v1/tasks/{task_id}:cancel", {"reason": "The order was withdrawn."})
+        self.lines.append(Line("client", "(cancels the task over HTTP; 202: the intent is saved)"))
+
+    async def started(self, peer: Peer, **changes: object) -> Attempt:
+        """A task that is submitted, assigned and started."""
+        await self.submit(**changes)
+        attempt = await peer.assignment()
+        await peer.start(attempt)
+        return attempt
+
+    async def _post(self, path: str, body: Frame) -> Frame:
+        answer = await self.http.post(
+            self.nodes[0] + path,
+            content=json.dumps(body),
+            headers={
+                **self._headers,
+                "Content-Type": "application/json",
+                "Idempotency-Key": Instance().id,
+            },
+        )
+        assert answer.status_code < 300, answer.text
+        data: Frame = answer.json()["data"]
+        return data
+
+
+@asynccontextmanager
+async def stage_on(nodes: tuple[str, str], credential: str) -> AsyncIterator[Stage]:
+    """A stage on two running gateways; every connection is closed at the end."""
+    async with httpx.AsyncClient(timeout=30) as http, AsyncExitStack() as opened:
+        headers = {"Authorization": f"Bearer {credential}"}
+        answer = await http.get(nodes[0] + "/v1/queues/default", headers=headers)
+        yield Stage(nodes, credential, answer.json()["data"]["id"], http, opened)
