@@ -116,8 +116,7 @@ VERSION_CHECK_INTERVAL_S: Final = 30.0
 """How often a node asks whether the database still fits this build."""
 
 SESSION_CHECK_INTERVAL_S: Final = 30.0
-SESSION_CHECK_COUNT: Final = 2_000
-"""How often a node asks whether its sessions are still open in the store, so many at a time."""
+"""How often a node compares its sessions with those that the store knows as open here."""
 
 STREAM_BLOCK_MS: Final = 2_000
 STREAM_COUNT: Final = 500

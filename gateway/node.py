@@ -34,7 +34,7 @@ from runtime.loops import Loop, run_loops
 from runtime.metrics import LoopMetrics, new_registry
 from store import dispatch
 from store.bus import Bus, BusUnavailable
-from store.commands import SessionOutcome
+from store.commands import CloseSession, SessionOutcome
 from store.migrate import check_version
 from store.pool import Pools
 
@@ -208,24 +208,22 @@ class Node:
         return 1
 
     async def _check_sessions(self) -> None:
-        """End the sockets whose session the store no longer knows as open."""
-        ours = {
-            session_id: socket
-            for session_id, socket in self.sockets.items()
-            if socket.session.phase is Phase.READY
-        }
-        ids = list(ours)
-        for start in range(0, len(ids), limits.SESSION_CHECK_COUNT):
-            rows = await self.calls.run(
-                Pool.BACKGROUND,
-                limits.CALL_TIMEOUT_S,
-                dispatch.load_sessions,
-                ids[start : start + limits.SESSION_CHECK_COUNT],
-            )
-            open_ids = {row.session_id for row in rows}
-            for session_id in ids[start : start + limits.SESSION_CHECK_COUNT]:
-                if session_id not in open_ids:
-                    ours[session_id].end(ErrorCode.SESSION_EXPIRED)
+        """Agree with the store on the open sessions of this node.
+
+        A socket whose session is closed there is ended. A session without a socket here comes from
+        a hello that was committed after its connection had given up; while this node beats, nobody
+        else would close it, and dispatchers would go on granting to it.
+        """
+        ours = [socket for socket in self.sockets.values() if socket.session.phase is Phase.READY]
+        still_open = await self.calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.sessions_of_node, self.node_id
+        )
+        open_ids = set(still_open)
+        for socket in ours:
+            if socket.session.session_id not in open_ids:
+                socket.end(ErrorCode.SESSION_EXPIRED)
+        for session_id in open_ids - self.sockets.keys():
+            self.commands.close.offer(CloseSession(session_id, "disconnected"), _ignore)
 
     async def _beat_bus(self) -> int:
         try:
@@ -313,3 +311,7 @@ class Node:
                 break
             await asyncio.sleep(_DRAIN_POLL_S)
         await self.commands.idle(limits.DRAIN_FLUSH_S)
+
+
+def _ignore(_command: object, _outcome: object) -> None:
+    """Nobody waits for this answer."""

@@ -34,6 +34,8 @@ SELECT DISTINCT r.queue_id, r.route_id FROM ready r
 WHERE r.task_id = ANY ($1) AND r.available_at <= clock_timestamp()
 """
 
+SESSIONS_OF_NODE = "SELECT s.id FROM session s WHERE s.node_id = $1 AND s.closed_at IS NULL"
+
 ACTIVE_QUEUES = "SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL"
 
 
@@ -230,6 +232,12 @@ async def _levels(
         "SELECT * FROM session_levels_v1($1,$2,$3)", list(queue_ids), list(session_ids), now
     )
     return [SessionLevel(r[0], r[1], r[2], r[3], tuple(r[4]), r[5]) for r in rows]
+
+
+async def sessions_of_node(connection: Connection, node_id: str) -> list[str]:
+    """The open sessions of a node."""
+    rows = await connection.fetch(SESSIONS_OF_NODE, node_id)
+    return [row[0] for row in rows]
 
 
 async def active_queues(connection: Connection) -> list[str]:

@@ -15,16 +15,20 @@ import pytest
 
 from devcluster.balancer import Balancer
 from store.bus import Bus
+from store.commands import OpenSession, open_sessions
+from store.dispatch import sessions_of_node
 from store.pool import Pools
 from tests.gateway.harness import (
     App,
     Dispatcher,
     Gateway,
     eventually,
+    ids,
     running_gateway,
     submit,
     worker_on,
 )
+from tests.waiting import wait_until
 
 
 @asynccontextmanager
@@ -216,6 +220,26 @@ async def test_a_node_that_was_given_up_sends_its_workers_away(
         frame = await worker.receive()
         assert frame["error"]["code"] == "session_expired"
         assert await worker.closed() == 4410
+
+
+async def test_a_session_that_no_socket_knows_is_closed(
+    gateway: Gateway, app: App, pools: Pools
+) -> None:
+    """INV-12, INV-17: a hello was committed after its connection had given up waiting for it."""
+    node_id = gateway.node.node_id
+    hello = OpenSession(
+        ids.next(), app.namespace_id, ids.next(), bytes(32), app.queue_id, (1,), 4, node_id,
+        3_600_000, app.key_id,
+    )  # fmt: skip
+    async with worker_on(gateway, app) as worker, pools.background.acquire() as connection:
+        [outcome] = await open_sessions(connection, [hello])
+        assert outcome.code == "ok"
+        await connection.execute("DELETE FROM node WHERE id = $1", node_id)
+        await wait_until(
+            lambda: sessions_of_node(connection, node_id),
+            lambda still_open: still_open == [worker.session_id],
+            10.0,
+        )
 
 
 async def test_one_bad_row_costs_only_itself(

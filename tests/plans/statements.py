@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 
 from store.commands import HELD_ATTEMPTS
-from store.dispatch import ACTIVE_QUEUES, DUE_OF_TASKS, UNSENT_LEASES
+from store.dispatch import ACTIVE_QUEUES, DUE_OF_TASKS, SESSIONS_OF_NODE, UNSENT_LEASES
 from tests.plans.large import LARGE, Places
 
 BATCH = 100
@@ -201,6 +201,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("levels of sessions", levels, ([], sessions), 2 * held),
         Call("held attempts", HELD_ATTEMPTS, (sessions,), 2 * held),
         Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000), 2 * LARGE.leases),
+        Call("sessions of a node", SESSIONS_OF_NODE, (nodes[0],), 2 * LARGE.instances),
         Call("active queues", ACTIVE_QUEUES, (), 2 * LARGE.instances),
         Call("reap nodes", "SELECT * FROM reap_nodes_v1($1)", (3_600_000,), 2 * LARGE.instances),
     ]
