@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import asyncpg
 import msgspec
+from msgspec.structs import astuple
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 
@@ -197,24 +198,7 @@ async def submit_tasks(
     rows = await connection.fetch(
         "SELECT * FROM submit_tasks_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,"
         "$17,$18,$19)",
-        [i.namespace_id for i in items],
-        [i.key for i in items],
-        [i.hash for i in items],
-        [i.task_id for i in items],
-        [i.queue_id for i in items],
-        [i.route_id for i in items],
-        [i.gate_id for i in items],
-        [i.payload for i in items],
-        [i.priority for i in items],
-        [i.business_key for i in items],
-        [i.available_at for i in items],
-        [i.start_deadline_at for i in items],
-        [i.deadline_at for i in items],
-        [i.recovery_safety for i in items],
-        [i.max_attempts for i in items],
-        [i.initial_delay_ms for i in items],
-        [i.max_delay_ms for i in items],
-        [i.attempt_timeout_ms for i in items],
+        *_columns(items),
         now,
     )
     return [SubmitOutcome(*row) for row in rows]
@@ -224,16 +208,9 @@ async def start_attempts(
     connection: Connection, items: Sequence[AttemptCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Authorise starts (R-131). Repeats get the original receipt."""
+    *columns, _ = _columns(items)
     rows = await connection.fetch(
-        "SELECT * FROM start_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8)",
-        [i.namespace_id for i in items],
-        [i.session_id for i in items],
-        [i.gate_id for i in items],
-        [i.task_id for i in items],
-        [i.attempt_id for i in items],
-        [i.epoch for i in items],
-        [i.message_id for i in items],
-        now,
+        "SELECT * FROM start_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8)", *columns, now
     )
     return [CommandOutcome(*row) for row in rows]
 
@@ -242,14 +219,15 @@ async def renew_leases(
     connection: Connection, items: Sequence[AttemptCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Extend valid leases (R-125); under an intent the answer is inactive and nothing extends."""
+    namespaces, sessions, _, tasks, attempts, epochs, messages, _ = _columns(items)
     rows = await connection.fetch(
         "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,$7,$8,$9)",
-        [i.namespace_id for i in items],
-        [i.session_id for i in items],
-        [i.task_id for i in items],
-        [i.attempt_id for i in items],
-        [i.epoch for i in items],
-        [i.message_id for i in items],
+        namespaces,
+        sessions,
+        tasks,
+        attempts,
+        epochs,
+        messages,
         now,
         *_proofs(items),
     )
@@ -260,13 +238,14 @@ async def resume_attempts(
     connection: Connection, items: Sequence[AttemptCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Move held attempts to the new session (OP-14): never extends, never revives."""
+    namespaces, sessions, _, tasks, attempts, epochs, _, _ = _columns(items)
     rows = await connection.fetch(
         "SELECT * FROM resume_attempts_v1($1,$2,$3,$4,$5,$6)",
-        [i.namespace_id for i in items],
-        [i.session_id for i in items],
-        [i.task_id for i in items],
-        [i.attempt_id for i in items],
-        [i.epoch for i in items],
+        namespaces,
+        sessions,
+        tasks,
+        attempts,
+        epochs,
         now,
     )
     return [CommandOutcome(*row) for row in rows]
@@ -276,18 +255,10 @@ async def finish_attempts(
     connection: Connection, items: Sequence[FinishCommand], *, now: datetime | None = None
 ) -> list[CommandOutcome]:
     """Settle attempts as reported (R-140); late and conflicting reports become evidence."""
+    *columns, _ = _columns(items)
     rows = await connection.fetch(
         "SELECT * FROM finish_attempts_v1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
-        [i.namespace_id for i in items],
-        [i.session_id for i in items],
-        [i.task_id for i in items],
-        [i.attempt_id for i in items],
-        [i.epoch for i in items],
-        [i.message_id for i in items],
-        [i.hash for i in items],
-        [i.outcome for i in items],
-        [i.error_code for i in items],
-        [i.result for i in items],
+        *columns,
         now,
         *_proofs(items),
     )
@@ -356,10 +327,7 @@ async def close_sessions(
 ) -> list[tuple[str, int]]:
     """Close sessions and give their unstarted leases back: (queue, route) of each, to wake."""
     rows = await connection.fetch(
-        "SELECT * FROM close_sessions_v1($1,$2,$3)",
-        [i.session_id for i in items],
-        [i.reason for i in items],
-        now,
+        "SELECT * FROM close_sessions_v1($1,$2,$3)", *_columns(items), now
     )
     return [(row[0], row[1]) for row in rows]
 
@@ -368,10 +336,10 @@ async def return_leases(
     connection: Connection, items: Sequence[ReturnLease], *, now: datetime | None = None
 ) -> list[tuple[str, int]]:
     """Give unstarted leases back: (queue, route) of each task that waits again, to wake."""
-    rows = await connection.fetch(
-        "SELECT * FROM return_leases_v1($1,$2,$3)",
-        [i.attempt_id for i in items],
-        [i.session_id for i in items],
-        now,
-    )
+    rows = await connection.fetch("SELECT * FROM return_leases_v1($1,$2,$3)", *_columns(items), now)
     return [(row[0], row[1]) for row in rows]
+
+
+def _columns(items: Sequence[msgspec.Struct]) -> list[list[Any]]:
+    """The fields of a batch as the store takes them: one list a field, in the struct's order."""
+    return [list(column) for column in zip(*map(astuple, items), strict=True)]
