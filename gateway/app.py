@@ -16,6 +16,7 @@ from gateway.http import openapi
 from gateway.http.answers import Answer, Answers, ApiError, Handler
 from gateway.http.auth import Gate
 from gateway.http.health import HealthResource
+from gateway.http.held import HeldResource
 from gateway.http.operations import OperationResource
 from gateway.http.queues import QueueResource
 from gateway.http.submission import Submissions
@@ -66,6 +67,7 @@ def _add_routes(http: FastAPI, node: Node, gate: Gate, answers: Answers) -> None
     tasks = TaskResource(gate, submissions, node.calls)
     queues = QueueResource(gate, node.calls, node.ids)
     operations = OperationResource(gate, node.commands, node.calls, node.hints)
+    held = HeldResource(gate, node.commands, node.calls, node.ring)
     health = HealthResource(node.readiness, node.registry)
 
     def add(method: str, path: str, name: str, handler: Handler, status_code: int = 200) -> None:
@@ -83,6 +85,8 @@ def _add_routes(http: FastAPI, node: Node, gate: Gate, answers: Answers) -> None
     add("GET", "/v1/queues/{queue}", "get_queue", queues.read)
     add("POST", "/v1/queues/{queue}:pause", "pause_queue", operations.pause)
     add("POST", "/v1/queues/{queue}:resume", "resume_queue", operations.resume)
+    add("POST", "/v1/worker/attempts:renew", "renew_held", held.renew)
+    add("POST", "/v1/worker/attempts:finish", "finish_held", held.finish)
     add("GET", "/health/live", "live", health.live)
     add("GET", "/health/ready", "ready", health.ready)
     add("GET", PATH, "connect_worker", _upgrade_only)

@@ -251,6 +251,18 @@ async def get_task(connection: Connection, namespace_id: str, task_id: str) -> T
     return None if row is None else TaskView(*row)
 
 
+async def find_queue_of_instance(
+    connection: Connection, namespace_id: str, instance_id: str
+) -> str | None:
+    """The queue that a worker instance of this namespace is bound to; None for no such one."""
+    queue_id: str | None = await connection.fetchval(
+        "SELECT queue_id FROM worker_instance WHERE id = $2 AND namespace_id = $1",
+        namespace_id,
+        instance_id,
+    )
+    return queue_id
+
+
 async def find_queue_of(connection: Connection, namespace_id: str, task_id: str) -> str | None:
     """The queue of a task of this namespace; None if there is no such task."""
     queue_id: str | None = await connection.fetchval(

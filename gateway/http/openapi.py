@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.http.answers import ErrorPart
 from orbit_sdk.protocol.bodies import BatchSubmitItem, SubmitBody
+from orbit_sdk.protocol.held import FinishItem, RenewItem
 from orbit_sdk.protocol.operations import CancelBody, GateBody, ResolveBody, RetryBody
 
 
@@ -19,6 +20,22 @@ class NewQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body that makes a queue."""
 
     name: str
+
+
+class HeldRenewals(msgspec.Struct, frozen=True):
+    """The body that renews what an instance holds: 1 to 256 items, each judged on its own."""
+
+    instance_id: str
+    instance_secret: str
+    items: list[RenewItem]
+
+
+class HeldReports(msgspec.Struct, frozen=True):
+    """The body that reports for an instance: 1 to 256 items, each judged on its own."""
+
+    instance_id: str
+    instance_secret: str
+    items: list[FinishItem]
 
 
 class Success(msgspec.Struct, frozen=True):
@@ -44,10 +61,12 @@ BODIES: Final[dict[str, type]] = {
     "resolve_task": ResolveBody,
     "pause_queue": GateBody,
     "resume_queue": GateBody,
+    "renew_held": HeldRenewals,
+    "finish_held": HeldReports,
 }
 """The request body of an operation, by its name."""
 
-_KEYED: Final = BODIES.keys() - {"submit_tasks", "create_queue"}
+_KEYED: Final = BODIES.keys() - {"submit_tasks", "create_queue", "renew_held", "finish_held"}
 """The operations that need an Idempotency-Key (OP-41, R-087)."""
 
 _SHOWN: Final = (*dict.fromkeys(BODIES.values()), Success, Failure)

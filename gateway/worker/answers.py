@@ -69,7 +69,17 @@ def result_ack(
     operation: Literal["start", "renew", "finish"],
     outcome: CommandOutcome,
 ) -> bytes:
-    """The answer to a start, renew or finish: the receipt, and the lease beside it (R-039)."""
+    """The answer to a start, renew or finish, as a frame."""
+    body = command_result(operation, outcome)
+    return frames.encode_frame(
+        frames.AckFrame(PROTOCOL_VERSION, message_id, session_id, reply_to, body)
+    )
+
+
+def command_result(
+    operation: Literal["start", "renew", "finish"], outcome: CommandOutcome
+) -> frames.CommandResult:
+    """The receipt of a start, renew or finish, and the lease beside it (R-039)."""
     receipt = frames.Receipt(
         operation,
         cast(TaskState, outcome.task_state),
@@ -78,10 +88,7 @@ def result_ack(
         _receipt_until_text(outcome.receipt_lease_until),
         cast(_Disposition, outcome.disposition),
     )
-    body = frames.CommandResult(receipt, _lease(outcome), outcome.deduplicated)
-    return frames.encode_frame(
-        frames.AckFrame(PROTOCOL_VERSION, message_id, session_id, reply_to, body)
-    )
+    return frames.CommandResult(receipt, _lease(outcome), outcome.deduplicated)
 
 
 def error(

@@ -132,10 +132,11 @@ _ROWS: Final = (
         "The attempt belongs to an earlier session; resume it first.",
         retryable=True,
     ),
-    _answer(_E.ATTEMPT_NOT_FOUND, "No such attempt, or its proof is not valid."),
+    _answer(_E.ATTEMPT_NOT_FOUND, "No such attempt, or its proof is not valid.", http=404),
     _answer(
         _E.OPERATION_CONFLICT,
         "The message id was used before with another content.",
+        http=409,
     ),
     _answer(_E.STALE_SEQUENCE, "The capacity sequence is not newer than the last."),
     _answer(_E.EXECUTION_GATED, "Starts are paused on this queue.", retryable=True),

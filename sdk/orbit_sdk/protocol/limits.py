@@ -43,6 +43,9 @@ BATCH_BODY_BYTES_MAX: Final = 16 * 1_048_576
 BATCH_ITEMS_MAX: Final = 1_000
 """Items of one batch: one database statement of bounded length (OP-45)."""
 
+HELD_ITEMS_MAX: Final = 256
+"""Attempts that one request renews or reports: all that one worker may hold (CAPACITY_MAX)."""
+
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 200
 """Rows of one page: one screen by default, one bounded scan at most (OP-46)."""

@@ -1,0 +1,159 @@
+"""Bodies of the way past a socket that is bad: what an instance renews or reports over HTTP.
+
+Written by the SDK, read by the gateway. A request names its instance and proves it; each item names
+an attempt, proves it and says what the frame of the same message id would say, under the same
+rules, so the operation is one whichever way it comes (OP-21). Failures are BodyError.
+"""
+
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from .bodies import BodyError
+from .errors import ErrorCode
+from .faults import describe
+from .ids import are_ids, is_id
+from .limits import (
+    BATCH_BODY_BYTES_MAX,
+    ERROR_CODE_CHARS_MAX,
+    HELD_ITEMS_MAX,
+    HTTP_BODY_BYTES_MAX,
+    RESULT_DEPTH_MAX,
+)
+from .scalars import is_secret, is_token, is_uint64
+from .shapes import LeaseBody, Receipt
+from .states import Outcome
+from .strict_json import JsonError, JsonFault, check_json, refuse_repeated_keys
+
+
+class HeldBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The top of a request; each item is read on its own."""
+
+    instance_id: str
+    instance_secret: str
+    items: list[Raw]
+
+    def __repr__(self) -> str:
+        return f"HeldBody(instance_id={self.instance_id!r}, instance_secret=…)"
+
+
+class RenewItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A renewal: the body of a `task.renew`, and its message id."""
+
+    message_id: str
+    task_id: str
+    attempt_id: str
+    epoch: str
+    lease_secret: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(attempt_id={self.attempt_id!r}, lease_secret=…)"
+
+
+class FinishItem(RenewItem, frozen=True, kw_only=True):
+    """A report: the body of a `task.finish`, and its message id."""
+
+    outcome: Outcome
+    result: Raw
+    error_code: str | UnsetType = UNSET
+
+
+class HeldError(Struct, frozen=True):
+    """Why an item was refused."""
+
+    code: str
+    message: str = ""
+    details: dict[str, str] = {}
+
+
+class HeldResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to one item: what the ack of the frame would say, or an error."""
+
+    index: int
+    status: int
+    receipt: Receipt | None = None
+    lease: LeaseBody | None = None
+    deduplicated: bool = False
+    error: HeldError | None = None
+
+
+class HeldResults(Struct, frozen=True):
+    """The answer to a request: one result an item, in order."""
+
+    results: list[HeldResult]
+
+
+def decode_held(data: bytes) -> HeldBody:
+    """The top of a request with 1 to 256 items, not yet looked into, or BodyError."""
+    if len(data) > BATCH_BODY_BYTES_MAX:
+        raise BodyError(ErrorCode.PAYLOAD_TOO_LARGE, "the body is too large")
+    try:
+        body = _held(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BodyError(ErrorCode.BAD_REQUEST, *describe(error)) from None
+    # Outside the items: three keys, and two texts in which no mark is escaped.
+    if data.count(b'"') != 10 + sum(bytes(item).count(b'"') for item in body.items):
+        raise BodyError(ErrorCode.BAD_REQUEST, JsonFault.DUPLICATE_KEY.value)
+    if not 1 <= len(body.items) <= HELD_ITEMS_MAX:
+        raise BodyError(ErrorCode.BAD_REQUEST, f"not 1 to {HELD_ITEMS_MAX} items", "items")
+    if not is_id(body.instance_id):
+        raise _invalid("instance_id", "not 32 lowercase hexadecimal characters")
+    if not is_secret(body.instance_secret):
+        raise _invalid("instance_secret", "not 32 bytes in strict base64url")
+    return body
+
+
+def decode_renew_item(raw: Raw | bytes) -> RenewItem:
+    """One renewal, or BodyError."""
+    item = _read(bytes(raw), _renew)
+    _check(item)
+    return item
+
+
+def decode_finish_item(raw: Raw | bytes) -> FinishItem:
+    """One report, or BodyError."""
+    item = _read(bytes(raw), _finish)
+    try:
+        check_json(bytes(item.result), depth_max=RESULT_DEPTH_MAX)
+    except JsonError as error:
+        raise BodyError(ErrorCode.BAD_REQUEST, error.reason.value, "result") from None
+    _check(item)
+    if item.outcome is Outcome.SUCCEEDED:
+        if item.error_code:
+            raise _invalid("error_code", "must be empty or absent for SUCCEEDED")
+    elif item.error_code is UNSET or not is_token(item.error_code, ERROR_CODE_CHARS_MAX):
+        raise _invalid("error_code", "FAILED and UNKNOWN need a name of 1 to 64 characters")
+    return item
+
+
+_Item = TypeVar("_Item", bound=RenewItem)
+
+_held: Final = msgspec.json.Decoder(HeldBody).decode
+_renew: Final = msgspec.json.Decoder(RenewItem)
+_finish: Final = msgspec.json.Decoder(FinishItem)
+
+
+def _read(data: bytes, decoder: msgspec.json.Decoder[_Item]) -> _Item:
+    try:
+        item = decoder.decode(data)
+        refuse_repeated_keys(data, msgspec.json.encode(item), bytes_max=HTTP_BODY_BYTES_MAX)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BodyError(ErrorCode.BAD_REQUEST, *describe(error)) from None
+    except JsonError as error:
+        raise BodyError(ErrorCode.BAD_REQUEST, error.reason.value) from None
+    return item
+
+
+def _check(item: RenewItem) -> None:
+    ids = (item.message_id, item.task_id, item.attempt_id)
+    if not (all(len(text) == 32 for text in ids) and are_ids("".join(ids))):
+        raise _invalid("", "an id is not 32 lowercase hexadecimal characters")
+    if not is_uint64(item.epoch):
+        raise _invalid("epoch", "not a canonical decimal from 1 to 18446744073709551615")
+    if not is_secret(item.lease_secret):
+        raise _invalid("lease_secret", "not 32 bytes in strict base64url")
+
+
+def _invalid(field: str, reason: str) -> BodyError:
+    return BodyError(ErrorCode.VALIDATION_FAILED, reason, field)
