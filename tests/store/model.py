@@ -62,6 +62,14 @@ class Receipt(NamedTuple):
     disposition: str
 
 
+class Change(NamedTuple):
+    """What an operation on a task answered."""
+
+    code: str
+    state: str
+    revision: int
+
+
 class Answer(NamedTuple):
     """A code; after `ok` also the receipt (not for resume) and the lease as it is now."""
 
@@ -156,10 +164,7 @@ class Model:
         """Fail what waited past its deadline."""
         late = [t for t in self.tasks.values() if t.state == "WAITING" and t.expiry <= self.now]
         for task in late:
-            over = "deadline_exceeded"
-            if task.start_deadline is not None:
-                over = "start_deadline_exceeded"
-            self._settle(task, "FAILED", over)
+            self._fail_late(task)
         return len(late)
 
     # -- sessions ---------------------------------------------------------------------------
@@ -292,6 +297,53 @@ class Model:
             attempt.task.revision += 1
             attempt.until = max(attempt.until, self.now + LEASE_MS)
 
+    # -- operations -------------------------------------------------------------------------
+
+    def cancel(self, task: Task, expected: int | None = None) -> Change:
+        """Take a task back (OP-43): judged after what is over was settled (OP-23)."""
+        attempt = next((a for a in self.attempts.values() if a.task is task and a.held), None)
+        if attempt is not None:
+            self._settle_if_over(attempt)
+        if task.state == "WAITING" and task.expiry <= self.now:
+            self._fail_late(task)
+        if expected not in (None, task.revision):
+            return self._change("state_conflict", task)
+        if task.state in ("WAITING", "LEASED"):
+            if attempt is not None and attempt.held:
+                attempt.state, attempt.intent = "CANCELLED", "caller"
+            self._settle(task, "CANCELLED", None)
+            return self._change("done", task)
+        if task.state != "RUNNING" or attempt is None:
+            return self._change("state_conflict", task)
+        self.intend(attempt)
+        return self._change("intent", task)
+
+    def retry(self, task: Task, expected: int, deadline: int | None) -> Change:
+        """One more attempt by hand (OP-44)."""
+        if task.state not in ("FAILED", "CANCELLED", "NEEDS_REVIEW") or task.revision != expected:
+            return self._change("state_conflict", task)
+        start = task.start_deadline
+        start = None if start is None or start <= self.now else start
+        if deadline is not None and (deadline <= self.now or deadline < (start or deadline)):
+            return self._change("deadline_order", task)
+        if deadline is None and task.deadline <= self.now:
+            return self._change("state_conflict", task)
+        task.start_deadline, task.deadline = start, deadline or task.deadline
+        task.available, task.lapses = self.now, 0
+        task.max_attempts += 1
+        self._settle(task, "WAITING", None)
+        return self._change("done", task)
+
+    def resolve(self, task: Task, expected: int, outcome: str) -> Change:
+        """The end of a review (OP-32)."""
+        if task.state != "NEEDS_REVIEW" or task.revision != expected:
+            return self._change("state_conflict", task)
+        self._settle(task, outcome, task.error if outcome == "FAILED" else None)
+        return self._change("done", task)
+
+    def _change(self, code: str, task: Task) -> Change:
+        return Change(code, task.state, task.revision)
+
     def sweep(self) -> int:
         """Settle every lease that is over; how many ended."""
         held = [attempt for attempt in self.attempts.values() if attempt.held]
@@ -349,6 +401,12 @@ class Model:
     def _settle(self, task: Task, state: str, error: str | None) -> None:
         task.state, task.error = state, error
         task.revision += 1
+
+    def _fail_late(self, task: Task) -> None:
+        over = "deadline_exceeded"
+        if task.start_deadline is not None and task.start_deadline <= self.now:
+            over = "start_deadline_exceeded"
+        self._settle(task, "FAILED", over)
 
     def _end_as_reported(self, attempt: Attempt, outcome: str, code: str | None) -> None:
         task = attempt.task

@@ -5,7 +5,7 @@ Hypothesis draws the sequences, shrinks one that fails and prints it as a replay
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -24,15 +24,17 @@ from hypothesis.stateful import (
 from store import dispatch as store
 from store.commands import AttemptCommand, CommandOutcome
 from store.invariants import violations
-from tests.store.model import Answer, Attempt, Model, Session, Task
+from store.operations import TaskOutcome
+from tests.store.model import Answer, Attempt, Change, Model, Session, Task
 from tests.store.world import START, World
 
 T = TypeVar("T")
+Act = Callable[[Any], Coroutine[Any, Any, TaskOutcome]]
 PICK = st.integers(0, 9)
 """An index into whatever there is, modulo; small ones are the newest."""
 RARELY = st.sampled_from([False] * 9 + [True])
 STEPS = settings(
-    max_examples=25,
+    max_examples=40,
     stateful_step_count=50,
     deadline=None,
     database=None,
@@ -57,6 +59,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.world = self.run(World.create(url))
         self.model = Model()
         self.messages: list[str] = []
+        self.done: list[tuple[Act, Any, Change]] = []
+        """Operations that were carried out, with their first answers."""
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(call)
@@ -243,13 +247,50 @@ class StoreMachine(RuleBasedStateMachine):
         outcome = self.run(self.world.resume(command))
         self.compare(outcome, self.model.resume(by, attempt))
 
-    @precondition(lambda self: self.model.attempts)
+    # -- operations -------------------------------------------------------------------------
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(pick=PICK, named=st.booleans(), stale=RARELY)
+    def cancel(self, pick: int, named: bool, stale: bool) -> None:
+        task = self.task(pick, "RUNNING", "LEASED")
+        expected = task.revision - stale if named or stale else None
+        wish = self.world.cancellation(task.id, expected_revision=expected)
+        self.operate(self.world.cancel_as, wish, self.model.cancel(task, expected))
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(pick=PICK, ms=st.sampled_from([None, None, 40_000, 5_000, 0]), stale=RARELY)
+    def retry(self, pick: int, ms: int | None, stale: bool) -> None:
+        task = self.task(pick, "FAILED", "CANCELLED", "NEEDS_REVIEW")
+        expected = task.revision - stale
+        deadline_at = None if ms is None else self.world.at(ms)
+        wish = self.world.another_try(task.id, expected, deadline_at=deadline_at)
+        deadline = None if ms is None else self.model.now + ms
+        self.operate(self.world.retry_as, wish, self.model.retry(task, expected, deadline))
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(pick=PICK, outcome=st.sampled_from(["SUCCEEDED", "FAILED", "CANCELLED"]), stale=RARELY)
+    def resolve(self, pick: int, outcome: str, stale: bool) -> None:
+        task = self.task(pick, "NEEDS_REVIEW")
+        expected = task.revision - stale
+        wish = self.world.verdict(task.id, expected, outcome)
+        self.operate(self.world.resolve_as, wish, self.model.resolve(task, expected, outcome))
+
+    @precondition(lambda self: self.done)
     @rule(pick=PICK)
-    def intend(self, pick: int) -> None:
-        command, attempt, _ = self.command(pick, 0, 1, 0)
-        if attempt.intent is None and attempt.until > self.model.now:
-            self.run(self.world.intend(command, "caller"))
-            self.model.intend(attempt)
+    def operate_again(self, pick: int) -> None:
+        act, wish, first = picked(self.done, pick)
+        again = self.run(act(wish))
+        assert again.deduplicated
+        assert Change(again.code, again.task_state, again.task_revision) == first
+
+    def operate(self, act: Act, wish: Any, expected: Change) -> None:
+        outcome = self.run(act(wish))
+        assert not outcome.deduplicated
+        assert outcome.code == expected.code
+        assert outcome.task_revision == expected.revision
+        assert outcome.task_state == expected.state
+        if outcome.code in ("done", "intent"):
+            self.done.append((act, wish, expected))
 
     @invariant()
     def the_tables_show_the_model(self) -> None:
@@ -273,6 +314,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert [tuple(row) for row in rows] == expected
 
     # -- drawing and comparing ----------------------------------------------------------------
+
+    def task(self, pick: int, *states: str) -> Task:
+        """Some task, mostly one in these states."""
+        tasks = list(self.model.tasks.values())
+        fitting = [task for task in tasks if task.state in states]
+        return picked(fitting if fitting and pick < 8 else tasks, pick)
 
     def session(self, pick: int) -> Session:
         return picked(list(self.model.sessions.values()), pick)
