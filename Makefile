@@ -34,6 +34,10 @@ demo: setup ## see it work on a FOLDER's files, with a gateway killed half-way, 
 test: setup ## run the tests, in random order, on two processes
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
+.PHONY: simulate
+simulate: setup ## join the pure cores under SEEDS seeded faults, on two processes
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(ARGS)
+
 .PHONY: check
 check: setup ## lint, format check, strict types, import rules, house rules
 	$(BIN)/ruff check $(CODE)

@@ -1,0 +1,46 @@
+"""`python -m tests.simulation`: run seeds, or one seed again with the trace of its failure."""
+
+import argparse
+import sys
+import time
+from multiprocessing import get_context
+
+from tests.simulation.replay import run_seed, run_seeds
+
+CHUNK = 50
+
+
+def say(what: object) -> None:
+    """One more line for whoever waits."""
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """The exit code: 1 when a seed failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one seed and print its whole trace")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--processes", type=int, default=2)
+    chosen = parser.parse_args()
+    if chosen.seed is not None:
+        failure = run_seed(chosen.seed, trace_lines=400)
+        say(failure or f"seed {chosen.seed}: everything held")
+        return failure is not None
+    started = time.monotonic()
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    failures = 0
+    with get_context("spawn").Pool(chosen.processes) as pool:
+        for found in pool.imap_unordered(run_seeds, chunks):
+            for failure in found:
+                failures += 1
+                say(f"{failure}\n")
+    took_s = time.monotonic() - started
+    say(f"{len(seeds)} seeds in {took_s:.1f} s, {failures} failed")
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""What must hold at the workers: nothing runs without a right that its own clock still believes in.
+
+The overseer counts boundaries by itself, from the instant at which the answered message was sent
+first on that connection (R-152), and asks the store whether the right is there (INV-1, INV-20).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tests.simulation.cores import Asked, StopReason, Told
+from tests.simulation.judge import Judge, is_at_its_end
+from tests.simulation.world import Clock, World, short
+from tests.store.model import LEASE_MS
+
+MARGIN_S: Final = max(1.0, 0.1 * LEASE_MS / 1000)
+LATE_S: Final = 0.002
+"""What the rounding of instants to milliseconds and of floats may add."""
+
+LEAVES: Final = frozenset(
+    {
+        "draining",
+        "hello_timeout",
+        "session_expired",
+        "session_superseded",
+        "unavailable",
+        "welcome_timeout",
+    }
+)
+"""Why a worker may give a connection up."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A handler call that has not ended. `told`: it was told to stop; `deaf`: it does not care."""
+
+    worker: str
+    attempt_id: str
+    task_id: str
+    clock: Clock
+    boundary: float
+    deaf: bool
+    told: bool = False
+    frozen: bool = False
+
+
+class Overseer:
+    """Watches every handler of a simulation."""
+
+    def __init__(self, world: World, judge: Judge) -> None:
+        self.world = world
+        self.judge = judge
+        self.running: dict[str, Running] = {}
+        self.runs = 0
+        self.leases_lost = 0
+        self._sent: dict[str, tuple[str, float]] = {}
+        """By message: the connection on which it was sent last, and when it was first on that."""
+        self._boundaries: dict[str, float] = {}
+
+    def sent(self, asked: Asked, connection: str, shown: float) -> None:
+        """A worker's clock showed this when the message went out."""
+        known = self._sent.get(asked.message_id)
+        if known is None or known[0] != connection:
+            self._sent[asked.message_id] = (connection, shown)
+
+    def heard(self, told: Told, connection: str) -> None:
+        """An answer has reached its worker: what may it believe now?"""
+        if told.lease is None:
+            return
+        sent_on, sent_at = self._sent[told.reply_to]
+        attempt_id = self.judge.books.asked[told.reply_to][1]
+        if not told.lease.authorises or sent_on != connection:
+            return
+        boundary = sent_at + told.lease.left_s - MARGIN_S
+        former = self._boundaries.get(attempt_id, boundary)
+        self._boundaries[attempt_id] = max(former, boundary)
+        running = self.running.get(attempt_id)
+        if running is not None:
+            running.boundary = self._boundaries[attempt_id]
+
+    def began(self, worker: str, attempt_id: str, task_id: str, clock: Clock, deaf: bool) -> None:
+        """A handler is called."""
+        self.world.note("worker", worker, "runs", attempt_id, "of", task_id)
+        self.runs += 1
+        boundary = self._boundaries.get(attempt_id)
+        attempt = self.judge.model.attempts[attempt_id]
+        if boundary is None or attempt.start is None:
+            self.judge.fail("R-124", f"{short(attempt_id)} runs before its start was confirmed")
+            return
+        if attempt_id in self.running:
+            self.judge.fail("R-132", f"{short(attempt_id)} runs twice")
+        for other in self.running.values():
+            if other.task_id == task_id and not (other.frozen or (other.deaf and other.told)):
+                what = f"{short(task_id)} runs as {short(attempt_id)} beside"
+                self.judge.fail("INV-1", f"{what} {short(other.attempt_id)}")
+        self.running[attempt_id] = Running(worker, attempt_id, task_id, clock, boundary, deaf)
+        self.look()
+
+    def told_to_stop(self, attempt_id: str, reason: str) -> Running:
+        """A handler was told to stop."""
+        running = self.running[attempt_id]
+        self.world.note("worker", running.worker, "stops", attempt_id, reason)
+        attempt = self.judge.model.attempts[attempt_id]
+        if reason == StopReason.LEASE_LOST and not is_at_its_end(attempt):
+            self.leases_lost += 1
+        running.told = True
+        return running
+
+    def froze(self, worker: str, frozen: bool) -> None:
+        """A worker's process stands still, with all its handlers, or goes on.
+
+        What wakes past its lease cannot have been stopped in time: fencing is what is left.
+        """
+        for running in self.running.values():
+            if running.worker == worker:
+                running.frozen = frozen
+                if not frozen and running.clock.at(self.world.now) > running.boundary:
+                    running.deaf = True
+
+    def left(self, worker: str, code: str, final: bool) -> None:
+        """A worker has given its connection up: never for an attempt's trouble (INV-21)."""
+        if final or code not in LEAVES:
+            self.judge.fail("INV-21", f"{short(worker)} left for {code}")
+
+    def ended(self, attempt_id: str) -> None:
+        """A handler has returned, or its process is gone."""
+        running = self.running.pop(attempt_id, None)
+        if running is not None:
+            self.world.note("worker", running.worker, "has returned from", attempt_id)
+
+    def look(self) -> None:
+        """Every handler that was not told to stop has a right to run."""
+        now = self.world.now
+        for running in self.running.values():
+            if running.told or running.frozen:
+                continue
+            attempt = self.judge.model.attempts[running.attempt_id]
+            if not attempt.held or attempt.until <= now * 1000:
+                self.judge.fail("INV-20", f"{short(attempt.id)} runs on a lease that is over")
+            if running.clock.at(now) > running.boundary + LATE_S:
+                self.judge.fail("R-037", f"{short(attempt.id)} runs past what was confirmed")

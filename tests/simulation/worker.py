@@ -1,0 +1,285 @@
+"""A simulated worker process: what `connection.py` and `runner.py` do around the worker core.
+
+It connects through a balancer to any gateway, runs handlers on a clock of its own that is off and
+drifts, stops them when told, and may be killed, frozen, drained or stopped.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from tests.simulation.cores import (
+    CANCELLED,
+    CONNECT_BACKOFF,
+    SESSION_PROVEN_S,
+    WORKER_STOPPED,
+    Asked,
+    StopReason,
+    Told,
+    WorkerCore,
+    forged,
+)
+from tests.simulation.gateway import Cluster, Node
+from tests.simulation.link import Link
+from tests.simulation.overseer import Overseer
+from tests.simulation.world import Clock
+
+STOP_LATENCY_S: Final = 0.4
+HEALED_WORK_S: Final = (0.01, 0.5)
+WORK_S: Final = (0.005, 0.3, 2.0, 15.0, 45.0, 90.0)
+REPORTS: Final = (
+    *[("SUCCEEDED", None)] * 6,
+    ("FAILED", "smtp.down"),
+    ("FAILED", "fatal.x"),
+    ("UNKNOWN", "link.cut"),
+)
+TIMER_SLIP_S: Final = 1e-6
+"""A timer fires a little late, never early, whatever floats do."""
+
+
+class Worker:
+    """One worker process from its start to its end."""
+
+    def __init__(self, cluster: Cluster, overseer: Overseer, slots: int) -> None:
+        world = cluster.world
+        self.cluster = cluster
+        self.world = world
+        self.weather = cluster.weather
+        self.overseer = overseer
+        self.id = world.new_id("e")
+        drift = self.weather.drift
+        self.clock = Clock(world.rng.uniform(0, 1e6), world.rng.uniform(1 - drift, 1 + drift))
+        self.core = WorkerCore(
+            self, self.id, slots, lambda: world.new_id("b"), lambda: world.rng.random()
+        )
+        self.slots = slots
+        self.is_alive = True
+        self.frozen_until = 0.0
+        self.session_id = ""
+        self.link: Link | None = None
+        self._connections = 0
+        self._tries = 0
+        self._welcomed_at = inf
+        self._timer = 0
+        self._timer_at = inf
+        self._handlers: dict[str, StopReason | None] = {}
+        world.note("worker", self.id, "starts with", slots, "slots")
+        self._connect_in(world.rng.uniform(0.0, 0.2))
+
+    def shown(self) -> float:
+        """This worker's own clock."""
+        return self.clock.at(self.world.now)
+
+    def do(self, act: Callable[[], None]) -> None:
+        """Do something in this process: never when it is dead, later when it is frozen."""
+        if self.frozen_until > self.world.now:
+            self.world.at(self.frozen_until, lambda: self.do(act))
+        elif self.is_alive:
+            act()
+            self._settle()
+
+    def _settle(self) -> None:
+        """After anything the core did: set the timer, and end once all is done."""
+        due = self.core.next_due()
+        if due < self._timer_at:
+            self._arm(due)
+        if self.core.draining and self.core.held == 0:
+            self._exit()
+
+    def _arm(self, due: float) -> None:
+        self._timer += 1
+        self._timer_at = due
+        number = self._timer
+        when = max(self.world.now, self.clock.when(due)) + TIMER_SLIP_S
+        self.world.at(when, lambda: self.do(lambda: self._ticked(number)))
+
+    def _ticked(self, number: int) -> None:
+        if number == self._timer:
+            self._timer_at = inf
+            self.core.tick(self.shown())
+
+    def _exit(self) -> None:
+        self.world.note("worker", self.id, "ends")
+        self.is_alive = False
+        if self.link is not None:
+            self.link.worker_closes()
+            self.link = None
+
+    # -- connecting -------------------------------------------------------------------------
+
+    def _connect_in(self, delay_s: float) -> None:
+        self.world.after(delay_s, lambda: self.do(self._connect))
+
+    def _connect(self) -> None:
+        """Through the balancer, to whoever takes workers now."""
+        if self.link is not None:
+            return
+        rng = self.world.rng
+        nodes = [node for node in self.cluster.nodes.values() if node.accepts()]
+        if not nodes:
+            self._welcomed_at = inf
+            self._again()
+            return
+        node = rng.choice(nodes)
+        self._connections += 1
+        name = f"{self.id[0]}{int(self.id[1:], 16)}.{self._connections}"
+        link = self.link = Link(self.world, self.weather, name, self)
+        self._welcomed_at = inf
+        self.world.note("worker", self.id, "connects to", node.id, "as", name)
+        self.world.after(rng.uniform(0.001, 0.05), lambda: self.do(lambda: self._up(link, node)))
+
+    def _up(self, link: Link, node: Node) -> None:
+        if self.link is not link:
+            return
+        if not node.accepts():
+            self._lose(link)
+            return
+        node.accept(link)
+        self.core.opened(self.shown())
+
+    def heard(self, link: Link, told: Told) -> None:
+        def take() -> None:
+            if self.link is link:
+                self.overseer.heard(told, link.name)
+                self.core.received(told, self.shown())
+
+        self.do(take)
+
+    def hung_up(self, link: Link) -> None:
+        self.do(lambda: self._lose(link))
+
+    def _lose(self, link: Link) -> None:
+        """The connection is over, whoever ended it."""
+        if self.link is not link:
+            return
+        self.world.note("worker", self.id, "is disconnected")
+        link.worker_closes()
+        self.link = None
+        self.session_id = ""
+        self.core.closed()
+        self._again()
+
+    def _again(self) -> None:
+        proven = self.shown() - self._welcomed_at >= SESSION_PROVEN_S
+        self._tries = 1 if proven else self._tries + 1
+        self._connect_in(CONNECT_BACKOFF.delay_s(self._tries, self.world.rng.random()))
+
+    # -- what the owner and fate want -------------------------------------------------------
+
+    def drain(self) -> None:
+        self.world.note("worker", self.id, "drains")
+        self.do(lambda: self.core.drain(self.shown()))
+
+    def shut_down(self) -> None:
+        self.world.note("worker", self.id, "is stopped")
+        self.do(lambda: self.core.stop(self.shown()))
+
+    def die(self, seen: bool) -> None:
+        """Killed; its handlers are gone with it."""
+        self.world.note("worker", self.id, "dies", "with a reset" if seen else "in silence")
+        self.is_alive = False
+        for attempt_id in self._handlers:
+            self.overseer.ended(attempt_id)
+        if self.link is not None:
+            if seen:
+                self.link.cut()
+            else:
+                self.link.darken(True, True)
+
+    def freeze(self, seconds: float) -> None:
+        """The process and all its handlers stand still."""
+        self.world.note("worker", self.id, "freezes for", seconds)
+        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
+        until = self.frozen_until
+        self.overseer.froze(self.id, True)
+        self.world.at(until, lambda: self.world.at(until, self._woken))
+
+    def _woken(self) -> None:
+        """All that has waited was done; from here on the handlers count again."""
+        if self.frozen_until <= self.world.now and self.is_alive:
+            self.do(lambda: self.core.tick(self.shown()))
+            self.overseer.froze(self.id, False)
+
+    def drift(self) -> None:
+        """The clock goes on at another rate."""
+        drift = self.weather.drift
+        self.clock.drift(self.world.now, self.world.rng.uniform(1 - drift, 1 + drift))
+        self._arm(self.core.next_due())
+
+    # -- what the core decides --------------------------------------------------------------
+
+    def send(self, asked: Asked) -> None:
+        link = self.link
+        assert link is not None, "nothing is sent without a connection"
+        world, weather = self.world, self.weather
+        world.note("worker", self.id, "sends", asked.kind, asked.message_id, asked.attempt_id)
+        self.overseer.sent(asked, link.name, self.shown())
+        self.overseer.judge.worker_said(asked)
+        link.up(asked)
+        if asked.kind == "hello":
+            return
+        if world.strikes(weather.double):
+            link.up(asked)
+        if world.strikes(weather.stranger):
+            attempt_id = asked.attempt_id or world.new_id("a")
+            message_id = world.new_id("7")
+            self.overseer.judge.stranger_said(message_id)
+            link.up(Asked("stranger", message_id, data=forged(asked, message_id, attempt_id)))
+
+    def run(self, attempt_id: str, task_id: str) -> None:
+        world, healed = self.world, self.world.healed
+        deaf = world.strikes(self.weather.deaf)
+        self._handlers[attempt_id] = None
+        self.overseer.began(self.id, attempt_id, task_id, self.clock, deaf)
+        length_s = world.rng.uniform(*HEALED_WORK_S) if healed else world.rng.choice(WORK_S)
+        outcome, code = world.rng.choice(REPORTS)
+        world.after(length_s, lambda: self.do(lambda: self._end(attempt_id, outcome, code)))
+
+    def stop(self, attempt_id: str, reason: StopReason) -> None:
+        """A handler that listens returns soon; a lost lease outweighs a cancellation."""
+        if attempt_id not in self._handlers:
+            return
+        former = self._handlers[attempt_id]
+        if former is None or reason is StopReason.LEASE_LOST:
+            self._handlers[attempt_id] = reason
+        running = self.overseer.told_to_stop(attempt_id, reason.value)
+        if not running.deaf:
+            delay_s = self.world.rng.uniform(0.0, STOP_LATENCY_S)
+            self.world.after(delay_s, lambda: self.do(lambda: self._stopped(attempt_id)))
+
+    def _stopped(self, attempt_id: str) -> None:
+        """What can be said of a handler that has stopped because it was told to."""
+        reason = self._handlers.get(attempt_id)
+        if reason is StopReason.CANCELLED:
+            self._end(attempt_id, "FAILED", CANCELLED)
+        elif reason is StopReason.SHUTDOWN:
+            self._end(attempt_id, "FAILED", WORKER_STOPPED)
+        elif reason is StopReason.LEASE_LOST:
+            del self._handlers[attempt_id]
+            self.overseer.ended(attempt_id)
+            self.core.abandoned(attempt_id, self.shown())
+
+    def _end(self, attempt_id: str, outcome: str, code: str | None) -> None:
+        if attempt_id not in self._handlers:
+            return
+        del self._handlers[attempt_id]
+        self.overseer.ended(attempt_id)
+        self.core.finished(attempt_id, outcome, code, self.shown())
+
+    def settled(self, attempt_id: str, applied: bool) -> None:
+        self.world.note("worker", self.id, "has settled", attempt_id, "applied" if applied else "")
+
+    def welcomed(self, session_id: str) -> None:
+        self.session_id = session_id
+        self._welcomed_at = self.shown()
+
+    def leave(self, code: str, final: bool) -> None:
+        link = self.link
+        self.world.note("worker", self.id, "leaves", code)
+        self.overseer.left(self.id, code, final)
+        delay_s = self.world.rng.uniform(0.0, 0.1)
+        if link is not None:
+            self.world.after(delay_s, lambda: self.do(lambda: self._lose(link)))
+
+    def noted(self, what: str, attempt_id: str) -> None:
+        self.world.note("worker", self.id, "notes", what, attempt_id)
