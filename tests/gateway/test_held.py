@@ -157,7 +157,7 @@ async def test_one_bad_item_spoils_no_other(
             {"message_id": "x"},
         )
         assert [result["status"] for result in results] == [422, 400, 200, 400]
-        assert results[0]["error"]["details"] == {"field": "error_code"}
+        assert "error_code" in results[0]["error"]["message"]
 
 
 async def test_two_items_of_one_attempt_are_judged_one_after_the_other(

@@ -104,22 +104,6 @@ async def _commands(connection: "asyncpg.Connection[Any]", places: Places) -> li
             name, f"SELECT * FROM renew_leases_v1({marks})", (*refs[:5], _fresh_ids(len(refs[0])))
         )
 
-    async def renew_by_instance(name: str, refs: list[Row]) -> Call:
-        size = len(refs[0])
-        proofs = await _columns(
-            connection,
-            "SELECT w.id, w.secret_hash FROM unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord)"
-            " LEFT JOIN lease l ON l.attempt_id = c.id LEFT JOIN attempt a ON a.id = c.id"
-            " LEFT JOIN worker_instance w ON w.id = coalesce(l.instance_id, a.instance_id)"
-            " ORDER BY c.ord",
-            refs[3],
-        )
-        return Call(
-            name,
-            "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,NULL,$7,$8)",
-            (refs[0], [None] * size, *refs[2:5], _fresh_ids(size), *proofs),
-        )
-
     def finish(name: str, refs: list[Row], outcome: str) -> Call:
         size = len(refs[0])
         report = ([value] * size for value in (b"h" * 32, outcome, "x", b"1"))
@@ -142,8 +126,8 @@ async def _commands(connection: "asyncpg.Connection[Any]", places: Places) -> li
         start("start late", over),
         renew("renew", running),
         renew("renew late", over),
-        await renew_by_instance("renew by instance", running),
-        await renew_by_instance("renew by instance late", over),
+        await _renew_by_instance(connection, "renew by instance", running),
+        await _renew_by_instance(connection, "renew by instance late", over),
         finish("finish", running, "SUCCEEDED"),
         finish("finish with a retry", running, "FAILED"),
         finish("finish late", over, "SUCCEEDED"),
@@ -153,6 +137,25 @@ async def _commands(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("due of tasks", DUE_OF_TASKS, (ready,)),
         Call("load assignments", "SELECT * FROM load_assignments_v1($1)", (leased[3],)),
     ]
+
+
+async def _renew_by_instance(
+    connection: "asyncpg.Connection[Any]", name: str, refs: list[Row]
+) -> Call:
+    size = len(refs[0])
+    proofs = await _columns(
+        connection,
+        "SELECT w.id, w.secret_hash FROM unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord)"
+        " LEFT JOIN lease l ON l.attempt_id = c.id LEFT JOIN attempt a ON a.id = c.id"
+        " LEFT JOIN worker_instance w ON w.id = coalesce(l.instance_id, a.instance_id)"
+        " ORDER BY c.ord",
+        refs[3],
+    )
+    return Call(
+        name,
+        "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,NULL,$7,$8)",
+        (refs[0], [None] * size, *refs[2:5], _fresh_ids(size), *proofs),
+    )
 
 
 async def _sweeps(connection: "asyncpg.Connection[Any]", places: Places) -> list[Call]:

@@ -5,26 +5,22 @@ an attempt, proves it and says what the frame of the same message id would say, 
 rules, so the operation is one whichever way it comes (OP-21). Failures are BodyError.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from . import body_rules as rules
 from .bodies import BodyError
 from .errors import ErrorCode
 from .faults import describe
-from .ids import are_ids, is_id
-from .limits import (
-    BATCH_BODY_BYTES_MAX,
-    ERROR_CODE_CHARS_MAX,
-    HELD_ITEMS_MAX,
-    HTTP_BODY_BYTES_MAX,
-    RESULT_DEPTH_MAX,
-)
-from .scalars import is_secret, is_token, is_uint64
-from .shapes import LeaseBody, Receipt
+from .ids import is_id
+from .limits import BATCH_BODY_BYTES_MAX, HELD_ITEMS_MAX, HTTP_BODY_BYTES_MAX
+from .scalars import is_secret
+from .shapes import AttemptRef, LeaseBody, Receipt
 from .states import Outcome
-from .strict_json import JsonError, JsonFault, check_json, refuse_repeated_keys
+from .strict_json import JsonError, JsonFault, refuse_repeated_keys
 
 
 class HeldBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,25 +102,12 @@ def decode_held(data: bytes) -> HeldBody:
 
 def decode_renew_item(raw: Raw | bytes) -> RenewItem:
     """One renewal, or BodyError."""
-    item = _read(bytes(raw), _renew)
-    _check(item)
-    return item
+    return _read(bytes(raw), _renew, _renewal)
 
 
 def decode_finish_item(raw: Raw | bytes) -> FinishItem:
     """One report, or BodyError."""
-    item = _read(bytes(raw), _finish)
-    try:
-        check_json(bytes(item.result), depth_max=RESULT_DEPTH_MAX)
-    except JsonError as error:
-        raise BodyError(ErrorCode.BAD_REQUEST, error.reason.value, "result") from None
-    _check(item)
-    if item.outcome is Outcome.SUCCEEDED:
-        if item.error_code:
-            raise _invalid("error_code", "must be empty or absent for SUCCEEDED")
-    elif item.error_code is UNSET or not is_token(item.error_code, ERROR_CODE_CHARS_MAX):
-        raise _invalid("error_code", "FAILED and UNKNOWN need a name of 1 to 64 characters")
-    return item
+    return _read(bytes(raw), _finish, _report)
 
 
 _Item = TypeVar("_Item", bound=RenewItem)
@@ -134,25 +117,32 @@ _renew: Final = msgspec.json.Decoder(RenewItem)
 _finish: Final = msgspec.json.Decoder(FinishItem)
 
 
-def _read(data: bytes, decoder: msgspec.json.Decoder[_Item]) -> _Item:
+def _read(
+    data: bytes, decoder: msgspec.json.Decoder[_Item], rule: Callable[[_Item], None]
+) -> _Item:
     try:
         item = decoder.decode(data)
+        rule(item)
         refuse_repeated_keys(data, msgspec.json.encode(item), bytes_max=HTTP_BODY_BYTES_MAX)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BodyError(ErrorCode.BAD_REQUEST, *describe(error)) from None
+    except rules.Refused as error:
+        raise BodyError(ErrorCode.VALIDATION_FAILED, str(error)) from None
     except JsonError as error:
         raise BodyError(ErrorCode.BAD_REQUEST, error.reason.value) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BodyError(ErrorCode.BAD_REQUEST, *describe(error)) from None
     return item
 
 
-def _check(item: RenewItem) -> None:
-    ids = (item.message_id, item.task_id, item.attempt_id)
-    if not (all(len(text) == 32 for text in ids) and are_ids("".join(ids))):
-        raise _invalid("", "an id is not 32 lowercase hexadecimal characters")
-    if not is_uint64(item.epoch):
-        raise _invalid("epoch", "not a canonical decimal from 1 to 18446744073709551615")
-    if not is_secret(item.lease_secret):
-        raise _invalid("lease_secret", "not 32 bytes in strict base64url")
+def _renewal(item: RenewItem) -> None:
+    ref = AttemptRef(item.task_id, item.attempt_id, item.epoch, item.lease_secret)
+    rules.refs([item.message_id], (ref,))
+
+
+def _report(item: FinishItem) -> None:
+    _renewal(item)
+    if item.outcome is Outcome.CANCELLED:
+        raise rules.Refused("outcome: not an allowed value")
+    rules.report(item.outcome, item.error_code, item.result)
 
 
 def _invalid(field: str, reason: str) -> BodyError:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from orbit_sdk.protocol.bodies import BodyError
-from orbit_sdk.protocol.errors import ErrorCode
 from orbit_sdk.protocol.frames import FrameError, decode_client_frame
 from orbit_sdk.protocol.held import decode_finish_item, decode_held, decode_renew_item
 
@@ -59,8 +58,7 @@ def test_a_renewal_is_taken_where_its_frame_is(change: dict[str, object]) -> Non
     try:
         decode_renew_item(json.dumps({"message_id": ID} | ref).encode())
         taken = True
-    except BodyError as error:
-        assert error.code in (ErrorCode.BAD_REQUEST, ErrorCode.VALIDATION_FAILED)
+    except BodyError:
         taken = False
     assert taken is frame_is_taken("task.renew", ref) is (not change)
 
