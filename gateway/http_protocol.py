@@ -1,7 +1,8 @@
-"""The HTTP protocol class: a request's head has a time and a size (INV-37).
+"""The HTTP protocol class: a request's head has a time and a size, an early answer arrives.
 
 Under the web framework, before any credential is known. uvicorn waits for ever for the rest of a
-head and keeps however much of one comes; bodies are bounded where they are read.
+head and keeps however much of one comes (INV-37); bodies are bounded where they are read. And it
+closes with bytes unread, which becomes a reset that overtakes the refusal of a large body.
 """
 
 import asyncio
@@ -17,6 +18,30 @@ _TOO_LARGE = (
 )
 
 
+class _LingeringTransport:
+    """A transport that, when asked to close over an unread body, ends only its own half first."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: "BoundedHttpProtocol") -> None:
+        self.real = transport
+        self.lingers = False
+        self._protocol = protocol
+
+    def close(self) -> None:
+        if self.lingers or not self._protocol.body_is_unread or self.real.is_closing():
+            self.real.close()
+            return
+        self.lingers = True
+        self.real.write_eof()
+        self.real.resume_reading()
+        self._protocol.loop.call_later(limits.LINGER_S, self.real.close)
+
+    def is_closing(self) -> bool:
+        return self.lingers or self.real.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with bounds on a request's head, the upgrade's included."""
 
@@ -24,10 +49,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._lingering: _LingeringTransport | None = None
+
+    @property
+    def body_is_unread(self) -> bool:
+        """Whether the request that is answered has not come to its end."""
+        return bool(getattr(self.cycle, "more_body", False))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A new connection owes a whole head."""
-        super().connection_made(cast(asyncio.Transport, transport))
+        self._lingering = _LingeringTransport(cast(asyncio.Transport, transport), self)
+        super().connection_made(cast(asyncio.Transport, self._lingering))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -36,13 +68,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head count until it is whole; those of a body do not."""
+        """Bytes of a head count until it is whole; what follows an early answer is thrown away."""
+        if self._lingering is not None and self._lingering.lingers:
+            return
         if self._head_timer is not None:
             self._head_bytes += len(data)
         super().data_received(data)
         if self._head_timer is not None and self._head_bytes > limits.HEAD_BYTES_MAX:
             self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def handle_websocket_upgrade(self) -> None:
+        """A socket's protocol takes the connection over as it is."""
+        if self._lingering is not None:
+            self.transport = self._lingering.real
+        super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
         """The first byte of a request, maybe not the first one of its connection."""

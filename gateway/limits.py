@@ -137,6 +137,9 @@ HEAD_TIMEOUT_S: Final = 10.0
 HEAD_BYTES_MAX: Final = 65_536
 """A whole request head, from its connection or its first byte on. At the bound: 431, or a close."""
 
+LINGER_S: Final = 2.0
+"""How long the rest of a refused body is read and thrown away, so that the refusal arrives."""
+
 READ_SLICE_BYTES: Final = 16_384
 """Bytes of one socket between two turns of the loop: thousands of the smallest frames already."""
 

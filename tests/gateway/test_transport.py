@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from gateway import limits
-from orbit_sdk.protocol.limits import FRAME_BYTES_MAX
+from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, HTTP_BODY_BYTES_MAX
 from tests.gateway.harness import App, Gateway, Worker, capability, ids, new_secret, worker_on
 from tests.gateway.raw_socket import (
     BINARY,
@@ -272,6 +272,43 @@ async def test_a_large_body_is_no_head(gateway: Gateway, app: App) -> None:
                 headers={"Idempotency-Key": str(number)},
             )
             assert answer.status_code == 201, answer.text
+
+
+async def test_a_body_over_the_limit_gets_its_answer_however_much_follows(
+    gateway: Gateway, app: App, port: int
+) -> None:
+    """A close with bytes unread would become a reset, and could overtake the 413."""
+    async with undisturbed(gateway, app):
+        for _ in range(10):
+            with raw_socket(port) as peer:
+                size = 4 * HTTP_BODY_BYTES_MAX
+                await peer.send(
+                    f"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+                    f"Content-Type: application/json\r\nIdempotency-Key: a\r\n"
+                    f"Authorization: Bearer {app.credential}\r\n\r\n".encode()
+                )
+                await peer.send(bytes(size))
+                assert (await peer.read(12)) == b"HTTP/1.1 413"
+                with pytest.raises(EOFError):
+                    await _read_to_the_end(peer)
+
+
+async def test_a_body_that_never_ends_is_not_read_for_ever(
+    gateway: Gateway, app: App, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LINGER_S", 0.3)
+    async with undisturbed(gateway, app):
+        with raw_socket(port) as peer:
+            head = (
+                f"POST /v1/tasks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+                f"Content-Type: application/json\r\nIdempotency-Key: a\r\n"
+                f"Authorization: Bearer {app.credential}\r\n\r\n"
+            ).encode()
+            chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+            sending = asyncio.create_task(_endlessly(peer, head, chunk))
+            assert (await peer.read(12)) == b"HTTP/1.1 413"
+            with pytest.raises(OSError, match=r"reset|pipe"):
+                await sending
 
 
 def _cut(payload: bytes) -> tuple[bytes, bytes, bytes]:
