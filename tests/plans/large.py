@@ -104,7 +104,8 @@ INSERT INTO task (id, namespace_id, queue_id, route_id, priority, payload, recov
     created_at, state, revision, attempt_count, attempt_id, completed_at)
 SELECT id, '{namespace}', '{queue}', route_id, priority, '{{"n": 1}}', 'IDEMPOTENT', 3, 1000,
        60000, 3600000, at, at + interval '2 days', at,
-       CASE kind WHEN 'settled' THEN 'SUCCEEDED' END, CASE kind WHEN 'settled' THEN 4 ELSE 1 END,
+       CASE kind WHEN 'settled' THEN (ARRAY['FAILED', 'NEEDS_REVIEW', 'SUCCEEDED'])[1 + n % 3] END,
+       CASE kind WHEN 'settled' THEN 4 ELSE 1 END,
        CASE kind WHEN 'settled' THEN 1 ELSE 0 END,
        CASE kind WHEN 'settled' THEN pg_temp.id_of(at, 'attempt' || n) END,
        CASE kind WHEN 'settled' THEN at END

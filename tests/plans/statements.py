@@ -29,6 +29,7 @@ async def hot_calls(connection: "asyncpg.Connection[Any]", places: Places) -> li
     return [
         *await _submissions(connection, places),
         *await _commands(connection, places),
+        *await _operations(connection),
         *await _sweeps(connection, places),
         *await _sessions(connection, places),
     ]
@@ -156,6 +157,40 @@ async def _renew_by_instance(
         "SELECT * FROM renew_leases_v1($1,$2,$3,$4,$5,$6,NULL,$7,$8)",
         (refs[0], [None] * size, *refs[2:5], _fresh_ids(size), *proofs),
     )
+
+
+async def _operations(connection: "asyncpg.Connection[Any]") -> list[Call]:
+    live = "SELECT namespace_id, task_id FROM {} LIMIT {}"
+    settled = f"SELECT namespace_id, id FROM task WHERE state = $1 LIMIT {BATCH}"
+
+    def words(refs: list[Row], *values: Any) -> list[Row]:
+        return [[value] * len(refs[0]) for value in values]
+
+    def cancel(name: str, refs: list[Row]) -> Call:
+        arguments = (*refs, *words(refs, "key", bytes(32), None, "why", "who"))
+        marks = "$1,$2,$3,$4,$5,$6,$7"
+        return Call(name, f"SELECT * FROM cancel_tasks_v1({marks})", arguments, 25 * BATCH)
+
+    failed = await _columns(connection, settled, "FAILED")
+    unclear = await _columns(connection, settled, "NEEDS_REVIEW")
+    deadline = await connection.fetchval("SELECT clock_timestamp() + interval '1 day'")
+    retry = words(failed, "key", bytes(32), 4, deadline, "why", "who")
+    resolve = words(unclear, "key", bytes(32), 4, "SUCCEEDED", "why", "who", b"1")
+    return [
+        cancel("cancel waiting", await _columns(connection, live.format("ready", BATCH))),
+        cancel("cancel held", await _columns(connection, live.format("lease", BATCH))),
+        cancel("cancel settled", failed),
+        Call(
+            "retry",
+            "SELECT * FROM retry_tasks_v1($1,$2,$3,$4,$5,$6,$7,$8)",
+            (*failed, *retry),
+        ),
+        Call(
+            "resolve",
+            "SELECT * FROM resolve_tasks_v1($1,$2,$3,$4,$5,$6,$7,$8,$9)",
+            (*unclear, *resolve),
+        ),
+    ]
 
 
 async def _sweeps(connection: "asyncpg.Connection[Any]", places: Places) -> list[Call]:
