@@ -48,9 +48,10 @@ def conformance(
     """Test the server at URL against the contract, as a stranger would.
 
     The credential comes from ORBIT_CREDENTIAL and needs the scopes submit, read and work on the
-    queue. Tasks are submitted for handlers with random names; what is left of them fails by its
-    deadline within ten minutes. Exit code 0: every check passed or was skipped; 1: some failed;
-    3: there is no server there.
+    queue; with cancel, retry, review and manage the operations are tried too, the pause on a queue
+    named `conformance`. Tasks are submitted for handlers with random names; what is left of them
+    fails by its deadline within ten minutes. Exit code 0: every check passed or was skipped; 1:
+    some failed; 3: there is no server there.
 
     \b
       orbit conformance http://127.0.0.1:8080

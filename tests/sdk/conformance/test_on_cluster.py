@@ -29,19 +29,27 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
+SCOPES = ("submit", "read", "work", "cancel", "retry", "review", "manage")
+
 Frame = dict[str, Any]
 Lie = Callable[[Frame], Frame | None]
 
 
 async def test_real_gateways_keep_the_contract(cluster: "LocalCluster") -> None:
     """R-172: every check, none skipped."""
-    credential = await asyncio.to_thread(cluster.create_app, "conformance", "default")
+    credential = await asyncio.to_thread(app_with_every_scope, cluster)
     other = await asyncio.to_thread(cluster.create_app, "other", "default")
     first, second = (f"http://127.0.0.1:{node.port}" for node in cluster.gateways)
     target = Target(first, credential, "default", other_url=second, other_credential=other)
     findings = await run(target, all_checks(), at_once=8)
     wrong = [(f.check.name, f.reason, f.frame) for f in findings if f.verdict != "pass"]
     assert wrong == []
+
+
+def app_with_every_scope(cluster: "LocalCluster") -> str:
+    scopes = [word for scope in SCOPES for word in ("--scope", scope)]
+    made = cluster.run("app", "create", "conformance", "--queue", "default", *scopes, "--json")
+    return str(json.loads(made)["credential"])
 
 
 @asynccontextmanager

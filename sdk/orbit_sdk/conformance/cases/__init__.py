@@ -9,6 +9,7 @@ from orbit_sdk.conformance.cases import (
     hello,
     lapses,
     malformed,
+    operations,
     renewing,
     resuming,
     retries,
@@ -29,6 +30,7 @@ PHASES = (
     retries,
     submission,
     batches,
+    operations,
 )
 """The order in which one reads them: a connection's life, then the API."""
 

@@ -73,10 +73,9 @@ async def lease_of_an_assignment(bench: Bench) -> None:
     left = instant(attempt.body["lease_until"]) - instant(attempt.body["server_time"])
     most = timedelta(milliseconds=peer.welcome["lease_duration_ms"])
     expect(timedelta(0) < left <= most, f"the lease lasts {left}", attempt.body)
-    await peer.socket.close()
     soon = instant(attempt.body["server_time"]) + timedelta(seconds=5)
     other = await bench.worker()
-    await bench.submit(start_deadline_at=wire_time(soon), priority=100)
+    await bench.submit(start_deadline_at=wire_time(soon))
     short = await other.assignment()
     expect(instant(short.body["lease_until"]) <= soon, f"the start deadline is {soon}", short.body)
 
