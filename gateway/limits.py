@@ -140,8 +140,9 @@ HEAD_BYTES_MAX: Final = 65_536
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away, so that the refusal arrives."""
 
-READ_SLICE_BYTES: Final = 16_384
-"""Bytes of one socket between two turns of the loop: thousands of the smallest frames already."""
+READ_SLICE_BYTES: Final = 65_536
+"""Bytes of one socket between two turns of the loop: ten thousand of the smallest frames take some
+50 ms, and a full worker's burst of commands still comes in one or two pieces, for one batch."""
 
 FRAGMENTS_MAX: Final = 1_024
 """Fragments of one message, which may be empty and so escape the frame limit. Then 1009."""
