@@ -117,5 +117,5 @@ def _add(
 
 
 async def _upgrade_only(_request: Request) -> Answer:
-    """Connect a worker: a WebSocket upgrade with subprotocol pulse.worker.v1."""
+    """Connect a worker: a WebSocket upgrade with subprotocol pulse.worker.v2 or pulse.worker.v1."""
     raise ApiError(ErrorCode.BAD_REQUEST, "This path takes WebSocket upgrades only.")

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from gateway import limits
 from gateway.lanes import Lane, Order
 from gateway.store_calls import Pool, StoreCalls, is_passing
-from gateway.worker.actions import Operation
+from gateway.worker.dialect import Operation
 from orbit_sdk.protocol.states import TaskState
 from store import commands as store
 from store import dispatch, operations

@@ -58,6 +58,10 @@ SEND_FRAMES_MAX: Final = 4096
 SEND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Hard bound of a send queue, acks included: at it the session is closed as `slow_consumer`."""
 
+ASSIGN_FRAME_BYTES: Final = 256
+ASSIGN_ITEM_BYTES: Final = 320
+"""What an assignment frame adds to its tasks: 157 bytes, and 252 at most for each of them."""
+
 LEASE_SLACK_MS: Final = 1_000
 """A slot whose lease should be over is counted as used for this much longer."""
 

@@ -23,8 +23,8 @@ from gateway.http.auth import Gate
 from gateway.http.requests import read_json_body
 from gateway.lanes import Lane, Refused
 from gateway.store_calls import StoreCalls
-from gateway.worker.actions import Operation
 from gateway.worker.answers import command_result
+from gateway.worker.dialect import Operation
 from gateway.worker.lease_secret import KeyRing
 from orbit_sdk.protocol import limits as wire
 from orbit_sdk.protocol.bodies import BodyError, finish_hash

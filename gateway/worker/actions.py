@@ -3,22 +3,13 @@
 Plain data, so that a test of the core needs no socket and no store.
 """
 
-from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
 
+from gateway.worker.attempts import Ask
 from orbit_sdk.protocol import frames
-from store.commands import AttemptCommand, FinishCommand, ReturnLease, SetCapacity
-
-
-class Operation(StrEnum):
-    """What an attempt command asks for; the value is the receipt's word."""
-
-    START = "start"
-    RENEW = "renew"
-    FINISH = "finish"
-    RESUME = "resume"
+from store.commands import ReturnLease, SetCapacity
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -31,13 +22,6 @@ class Register(msgspec.Struct, frozen=True):
     """Open the session in the store; then call `opened` or `refused`."""
 
     hello: frames.HelloBody
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """Give an attempt command to its lane; then call `attempt_answered`."""
-
-    operation: Operation
-    command: AttemptCommand | FinishCommand
 
 
 class Declare(msgspec.Struct, frozen=True):

@@ -1,21 +1,22 @@
-"""Server frames from store outcomes: the only place that spells what a worker is told.
+"""Wire bodies from store outcomes: what a worker is told, apart from how a version frames it.
 
-Pure. Every function returns the encoded text of one frame that is valid against `serverFrame`.
+Pure. Under the dialects, which put these bodies into frames.
 """
 
 from datetime import datetime
-from typing import Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from gateway.worker.dialect import Operation
 from orbit_sdk.protocol import frames
 from orbit_sdk.protocol.errors import ERRORS, ErrorCode
-from orbit_sdk.protocol.frames import PROTOCOL_VERSION
 from orbit_sdk.protocol.states import AttemptState, TaskState
 from orbit_sdk.protocol.times import time_text
 from store.commands import CommandOutcome
 from store.dispatch import Assignment
 
+Word: TypeAlias = Literal["start", "renew", "finish"]
 _Disposition: TypeAlias = Literal["APPLIED", "EVIDENCE_ONLY"]
 
 
@@ -39,46 +40,24 @@ class _TimeTexts:
 _server_time_text = _TimeTexts()
 _lease_until_text = _TimeTexts()
 _receipt_until_text = _TimeTexts()
+_WORDS: Final[dict[Operation, Word]] = {
+    Operation.START: "start",
+    Operation.RENEW: "renew",
+    Operation.FINISH: "finish",
+}
 
 
-def welcome(message_id: str, reply_to: str, body: frames.WelcomeBody) -> bytes:
-    """The answer to a hello (R-022)."""
-    return frames.encode_frame(
-        frames.WelcomeFrame(PROTOCOL_VERSION, message_id, body.session_id, reply_to, body)
-    )
+def outcome_body(
+    operation: Operation, outcome: CommandOutcome
+) -> frames.LeaseBody | frames.CommandResult:
+    """What an operation on a socket is answered with: a resume with the lease as checked just now
+    (R-040), any other with its result."""
+    if operation is Operation.RESUME:
+        return _lease(outcome)
+    return command_result(_WORDS[operation], outcome)
 
 
-def capacity_ack(message_id: str, reply_to: str, body: frames.WelcomeBody) -> bytes:
-    """The answer to a capacity update: a welcome body, by shape (R-040)."""
-    return frames.encode_frame(
-        frames.AckFrame(PROTOCOL_VERSION, message_id, body.session_id, reply_to, body)
-    )
-
-
-def lease_ack(message_id: str, session_id: str, reply_to: str, outcome: CommandOutcome) -> bytes:
-    """The answer to a resume: the lease as checked just now (R-040)."""
-    return frames.encode_frame(
-        frames.AckFrame(PROTOCOL_VERSION, message_id, session_id, reply_to, _lease(outcome))
-    )
-
-
-def result_ack(
-    message_id: str,
-    session_id: str,
-    reply_to: str,
-    operation: Literal["start", "renew", "finish"],
-    outcome: CommandOutcome,
-) -> bytes:
-    """The answer to a start, renew or finish, as a frame."""
-    body = command_result(operation, outcome)
-    return frames.encode_frame(
-        frames.AckFrame(PROTOCOL_VERSION, message_id, session_id, reply_to, body)
-    )
-
-
-def command_result(
-    operation: Literal["start", "renew", "finish"], outcome: CommandOutcome
-) -> frames.CommandResult:
+def command_result(operation: Word, outcome: CommandOutcome) -> frames.CommandResult:
     """The receipt of a start, renew or finish, and the lease beside it (R-039)."""
     receipt = frames.Receipt(
         operation,
@@ -91,33 +70,20 @@ def command_result(
     return frames.CommandResult(receipt, _lease(outcome), outcome.deduplicated)
 
 
-def error(
-    message_id: str, code: ErrorCode, *, session_id: str | None, reply_to: str | None
-) -> bytes:
-    """A refusal (with `reply_to`) or the last word before a close (without); R-016, R-017."""
-    return frames.encode_frame(
-        frames.ErrorFrame(
-            PROTOCOL_VERSION,
-            message_id,
-            frames.ErrorBody(code, ERRORS[code].message),
-            msgspec.UNSET if session_id is None else session_id,
-            msgspec.UNSET if reply_to is None else reply_to,
-        )
-    )
+def error_body(code: ErrorCode) -> frames.ErrorBody:
+    """The public text of a code."""
+    return frames.ErrorBody(code, ERRORS[code].message)
 
 
-def assign(message_id: str, assignment: Assignment, epoch: str, lease_secret: str) -> bytes:
+def assign_body(assignment: Assignment, epoch: str, lease_secret: str) -> frames.AssignBodyRaw:
     """An assignment; the task's JSON is spliced in as the store made it (R-030)."""
-    body = frames.AssignBodyRaw(
+    return frames.AssignBodyRaw(
         msgspec.Raw(assignment.task),
         assignment.attempt_id,
         epoch,
         lease_secret,
         assignment.lease_until,
         assignment.server_time,
-    )
-    return frames.encode_frame(
-        frames.AssignFrameRaw(PROTOCOL_VERSION, message_id, assignment.session_id, body)
     )
 
 

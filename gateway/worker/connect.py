@@ -17,12 +17,17 @@ from gateway.http.answers import Answers, ApiError
 from gateway.http.auth import Gate
 from gateway.node import Node
 from gateway.store_calls import is_passing
+from gateway.worker.dialect import Dialect
+from gateway.worker.dialect_v1 import DialectV1
+from gateway.worker.dialect_v2 import DialectV2
 from gateway.worker.registration import Registrar
 from gateway.worker.session import Session
 from gateway.worker.socket import WorkerSocket
 from orbit_sdk.protocol.errors import ErrorCode
 
-SUBPROTOCOL: Final = "pulse.worker.v1"
+DIALECTS: Final[tuple[Dialect, ...]] = (DialectV2(), DialectV1())
+"""The versions that are spoken, the one to be preferred first."""
+
 PATH: Final = "/v1/worker/connect"
 
 
@@ -38,30 +43,34 @@ class WorkerEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         try:
-            grant = await self._admit(scope)
+            grant, dialect = await self._admit(scope)
         except ApiError as error:
             await deny(send, self._answers.failure(error))
             return
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
-        await self._serve(grant, receive, send)
+        await send({"type": "websocket.accept", "subprotocol": dialect.subprotocol})
+        await self._serve(grant, dialect, receive, send)
 
-    async def _admit(self, scope: Scope) -> Grant:
+    async def _admit(self, scope: Scope) -> tuple[Grant, Dialect]:
         try:
             grant = await self._gate.require(HTTPConnection(scope), Permission.WORK)
         except Exception as error:
             if is_passing(error):
                 raise ApiError(ErrorCode.UNAVAILABLE) from error
             raise
-        if SUBPROTOCOL not in scope["subprotocols"]:
-            raise ApiError(ErrorCode.BAD_REQUEST, f"The subprotocol {SUBPROTOCOL} is needed.")
+        offered = scope["subprotocols"]
+        dialect = next((known for known in DIALECTS if known.subprotocol in offered), None)
+        if dialect is None:
+            names = " or ".join(known.subprotocol for known in DIALECTS)
+            raise ApiError(ErrorCode.BAD_REQUEST, f"The subprotocol {names} is needed.")
         node = self._node
         if not node.readiness().ready or len(node.connections) >= limits.SESSIONS_MAX:
             raise ApiError(ErrorCode.UNAVAILABLE)
-        return grant
+        return grant, dialect
 
-    async def _serve(self, grant: Grant, receive: Receive, send: Send) -> None:
+    async def _serve(self, grant: Grant, dialect: Dialect, receive: Receive, send: Send) -> None:
         node = self._node
         session = Session(
+            dialect,
             session_id=node.ids.next(),
             namespace_id=grant.namespace_id,
             ring=node.ring,

@@ -63,18 +63,24 @@ class Outlet:
             self.unwell = True
             raise
         self.unwell = False
-        done = 0
-        for entry_id, message in entries:
+        if not entries:
+            return 0
+        given: dict[str, dict[str, Assignment]] = {}
+        for _, message in entries:
             if isinstance(message, Assigned):
                 for assignment in message.assignments:
-                    self._hand_over(assignment)
-                done += len(message.assignments)
-            elif isinstance(message, Superseded):
+                    if self._is_new(assignment):
+                        session = given.setdefault(assignment.session_id, {})
+                        session[assignment.attempt_id] = assignment
+        for session_id, assignments in given.items():
+            self._hand_over(self._sockets[session_id], list(assignments.values()))
+        for _, message in entries:
+            if isinstance(message, Superseded):
                 self._supersede(message.session_id)
             elif isinstance(message, Cancelled):
                 self.cancel(message.session_id, message.attempt_id)
-            self.seen = entry_id
-        return done
+        self.seen = entries[-1][0]
+        return sum(map(len, given.values()))
 
     async def load_large(self) -> int:
         """Read the assignments whose payload stayed behind, and hand them over."""
@@ -88,7 +94,7 @@ class Outlet:
             socket = self._sockets.get(assignment.session_id)
             if socket is not None and wanted.pop(assignment.attempt_id, None) is not None:
                 self._to_load.pop(assignment.attempt_id, None)
-                socket.assign(assignment)
+                socket.assign([assignment])
         for attempt_id, session_id in wanted.items():
             # No longer an unstarted lease of that session: it lapsed, or went back.
             self._to_load.pop(attempt_id, None)
@@ -137,25 +143,31 @@ class Outlet:
     def cancel(self, session_id: str, attempt_id: str) -> None:
         """An attempt is not wanted any more: if it waits for its payload, it goes nowhere.
 
-        A worker that has it already hears by the answer to its next command (OP-03).
+        A worker that has it hears of it at once, or by the answer to its next command (OP-03).
         """
+        socket = self._sockets.get(session_id)
         if self._to_load.get(attempt_id) == session_id:
             del self._to_load[attempt_id]
-            socket = self._sockets.get(session_id)
             if socket is not None:
                 socket.session.release(attempt_id)
+        elif socket is not None:
+            socket.cancel(attempt_id)
 
-    def _hand_over(self, assignment: Assignment) -> None:
+    def _is_new(self, assignment: Assignment) -> bool:
+        """Whether it is for a session of ours and was never handed to its socket."""
         socket = self._sockets.get(assignment.session_id)
-        attempt_id = assignment.attempt_id
-        if socket is None or socket.session.holds(attempt_id):
-            return
-        if self._sent_by_twin and attempt_id in self._sent_by_twin:
-            return
-        if assignment.task:
-            socket.assign(assignment)
-        else:
-            self._load_later(socket, attempt_id)
+        if socket is None or socket.session.holds(assignment.attempt_id):
+            return False
+        return not self._sent_by_twin or assignment.attempt_id not in self._sent_by_twin
+
+    def _hand_over(self, socket: WorkerSocket, assignments: list[Assignment]) -> None:
+        small = [assignment for assignment in assignments if assignment.task]
+        if small:
+            socket.assign(small)
+        if len(small) < len(assignments):
+            for assignment in assignments:
+                if not assignment.task:
+                    self._load_later(socket, assignment.attempt_id)
 
     def _load_later(self, socket: WorkerSocket, attempt_id: str) -> None:
         socket.session.reserve(attempt_id, asyncio.get_running_loop().time())

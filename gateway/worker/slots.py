@@ -2,15 +2,21 @@
 
 Pure, under the session core. A slot is taken when an assignment is on its way to the socket or a
 resume was asked for, taken anew with every confirmed lease, and freed when the attempt is over or
-its lease must be: a worker that says nothing more gives no other sign. A slot also remembers the
-proof that was handed over, so that a start or finish need not derive it again.
+its lease must be: a worker that says nothing more gives no other sign. A slot also remembers what
+was handed over with it, so that a start or finish need not derive the secret again.
 """
 
 from hmac import compare_digest
-from typing import TypeAlias
+from typing import NamedTuple
 
-Proof: TypeAlias = tuple[str, str]
-"""Lease epoch and lease secret, as the wire carries them."""
+
+class Grant(NamedTuple):
+    """What the worker knows of an attempt, as the wire carries it; a resumed one has no secret
+    here, so that it is proven anew each time."""
+
+    task_id: str
+    epoch: str
+    secret: str
 
 
 class Slots:
@@ -21,7 +27,7 @@ class Slots:
     def __init__(self, hold_s: float) -> None:
         """`hold_s`: how long a confirmed lease keeps its slot. Equal for all, so oldest first."""
         self._hold_s = hold_s
-        self._held: dict[str, tuple[float, Proof | None]] = {}
+        self._held: dict[str, tuple[float, Grant | None]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -29,12 +35,17 @@ class Slots:
     def __contains__(self, attempt_id: str) -> bool:
         return attempt_id in self._held
 
-    def take(self, attempt_id: str, now: float, proof: Proof | None = None) -> None:
-        """Hold a slot from now on; a proof known before is kept."""
+    def take(self, attempt_id: str, now: float, grant: Grant | None = None) -> None:
+        """Hold a slot from now on; a grant known before is kept."""
         former = self._held.pop(attempt_id, None)
-        if proof is None and former is not None:
-            proof = former[1]
-        self._held[attempt_id] = (now + self._hold_s, proof)
+        if former is not None and former[1] is not None:
+            grant = former[1]
+        self._held[attempt_id] = (now + self._hold_s, grant)
+
+    def grant(self, attempt_id: str) -> Grant | None:
+        """What the worker was given with this attempt, if it was."""
+        held = self._held.get(attempt_id)
+        return None if held is None else held[1]
 
     def free(self, attempt_id: str) -> None:
         """Give a slot back; no harm if there is none."""
@@ -42,10 +53,8 @@ class Slots:
 
     def proves(self, attempt_id: str, epoch: str, secret: str) -> bool:
         """Whether this is the proof that was handed over here with the attempt; constant time."""
-        held = self._held.get(attempt_id)
-        if held is None or held[1] is None:
-            return False
-        return held[1][0] == epoch and compare_digest(held[1][1], secret)
+        grant = self.grant(attempt_id)
+        return grant is not None and grant.epoch == epoch and compare_digest(grant.secret, secret)
 
     def lapse(self, now: float) -> bool:
         """Free the slots whose lease must be over. True when there were any."""

@@ -8,14 +8,16 @@ closed in the store, which gives its unstarted leases back.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, assert_never
 
 from gateway import limits
 from gateway.commands import Commands
 from gateway.hints import Hints
-from gateway.lanes import Refused, Reply
-from gateway.worker.actions import Ask, Close, Declare, Operation, Register, Return, Send
+from gateway.lanes import Refused
+from gateway.worker.actions import Close, Declare, Register, Return, Send
+from gateway.worker.attempts import Ask, Command, Gathering
 from gateway.worker.registration import Registrar, Registration
 from gateway.worker.session import Actions, Phase, Session
 from orbit_sdk.protocol import frames
@@ -24,11 +26,9 @@ from orbit_sdk.protocol.errors import ErrorCode
 from runtime import failpoints
 from store.bus import CapacityLevel
 from store.commands import (
-    AttemptCommand,
     CapacityOutcome,
     CloseSession,
     CommandOutcome,
-    FinishCommand,
     SessionOutcome,
     SetCapacity,
 )
@@ -72,12 +72,6 @@ class WorkerSocket:
         self._opening = False
         self._was_open = False
         self._settled: asyncio.Future[None] | None = None
-        self._replies: Final[dict[Operation, Reply[Any, CommandOutcome]]] = {
-            Operation.START: self._started,
-            Operation.RENEW: self._renewed,
-            Operation.FINISH: self._finished,
-            Operation.RESUME: self._resumed,
-        }
 
     @property
     def key_id(self) -> str:
@@ -132,10 +126,14 @@ class WorkerSocket:
             self.session.session_id, entry.node_id, entry.queue_id, entry.routes, free, seen
         )
 
-    def assign(self, assignment: Assignment) -> None:
-        """Hand a claimed task to the worker; never the same attempt twice."""
-        self._act(self.session.assigned(assignment, self._loop.time()))
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Hand claimed tasks to the worker; never the same attempt twice."""
+        self._act(self.session.assigned(assignments, self._loop.time()))
         self._hints.level_used(self)
+
+    def cancel(self, attempt_id: str) -> None:
+        """An attempt of this session is not wanted any more."""
+        self._act(self.session.cancelled(attempt_id))
 
     def give_back(self, attempt_id: str) -> None:
         """Return a claimed task that was never handed over, now that none may be."""
@@ -147,7 +145,7 @@ class WorkerSocket:
 
     def drain_node(self) -> None:
         """This node is leaving: no more work for this worker from here."""
-        self.session.drain_node()
+        self._act(self.session.drain_node())
         self._hints.level_changed(self)
 
     def sweep(self, now: float) -> None:
@@ -188,9 +186,7 @@ class WorkerSocket:
             if isinstance(action, Send):
                 self._queue(action.frame)
             elif isinstance(action, Ask):
-                lane = self._commands.attempts[action.operation]
-                if not lane.offer(action.command, self._replies[action.operation]):
-                    self._replies[action.operation](action.command, Refused(ErrorCode.RATE_LIMITED))
+                self._ask(action)
             elif isinstance(action, Close):
                 self._queue(action)
             elif isinstance(action, Declare):
@@ -203,12 +199,20 @@ class WorkerSocket:
             else:
                 assert_never(action)
 
+    def _ask(self, ask: Ask) -> None:
+        gathering = ask.gathering
+        lane = self._commands.attempts[gathering.operation]
+        for place, command in ask.commands:
+            reply = partial(self._attempt_answered, gathering, place)
+            if not lane.offer(command, reply):
+                reply(command, Refused(ErrorCode.RATE_LIMITED))
+
     async def _register(self, hello: frames.HelloBody) -> None:
         found = await self._registrar.look_up(hello)
         if isinstance(found, ErrorCode):
             self._act(self.session.refused(found))
             return
-        self.session.gate_id = found.gate_id
+        self.session.attempts.gate_id = found.gate_id
         command = found.command(self.session, hello)
         # Known to the outlet from here on: a dispatcher may be faster than our own answer.
         self._registrar.admit(self)
@@ -232,27 +236,17 @@ class WorkerSocket:
 
     # --- replies of the lanes ------------------------------------------------------------------
 
-    def _started(self, command: AttemptCommand, outcome: CommandOutcome | Refused) -> None:
-        self._attempt_answered(Operation.START, command, outcome)
-
-    def _renewed(self, command: AttemptCommand, outcome: CommandOutcome | Refused) -> None:
-        self._attempt_answered(Operation.RENEW, command, outcome)
-
-    def _finished(self, command: FinishCommand, outcome: CommandOutcome | Refused) -> None:
-        self._attempt_answered(Operation.FINISH, command, outcome)
-
-    def _resumed(self, command: AttemptCommand, outcome: CommandOutcome | Refused) -> None:
-        self._attempt_answered(Operation.RESUME, command, outcome)
-
     def _attempt_answered(
         self,
-        operation: Operation,
-        command: AttemptCommand | FinishCommand,
+        gathering: Gathering,
+        place: int,
+        command: Command,
         outcome: CommandOutcome | Refused,
     ) -> None:
         session = self.session
         held = session.held
-        self._act(session.attempt_answered(operation, command, outcome, self._loop.time()))
+        now = self._loop.time()
+        self._act(session.attempt_answered(gathering, place, command, outcome, now))
         self._answered(level_changed=session.held != held)
 
     def _declared(self, _command: SetCapacity, outcome: CapacityOutcome | Refused) -> None:

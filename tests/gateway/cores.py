@@ -7,12 +7,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gateway.lanes import Refused
 from gateway.worker.actions import Action, Send
+from gateway.worker.attempts import Ask, Command
+from gateway.worker.dialect import Dialect
+from gateway.worker.dialect_v1 import DialectV1
+from gateway.worker.dialect_v2 import DialectV2
 from gateway.worker.lease_secret import KeyRing
 from gateway.worker.session import Session
 from store.commands import CapacityOutcome, CommandOutcome, SessionOutcome
 from store.dispatch import Assignment
-from tests.contract.oracle import accepts
+from tests.contract.oracle import Version, accepts
 
 LEASE_MS = 30_000
 RING = KeyRing({1: bytes(range(32))})
@@ -27,9 +32,13 @@ def an_id(number: int) -> str:
 SESSION, NAMESPACE, QUEUE = an_id(1), an_id(2), an_id(3)
 
 
-def new_session() -> Session:
+DIALECTS: dict[Version, Dialect] = {"1": DialectV1(), "2": DialectV2()}
+
+
+def new_session(version: Version = "1") -> Session:
     numbers = itertools.count(10_000)
     return Session(
+        DIALECTS[version],
         session_id=SESSION,
         namespace_id=NAMESPACE,
         ring=RING,
@@ -38,9 +47,15 @@ def new_session() -> Session:
     )
 
 
-def frame(kind: str, body: object, message: int = 500, session_id: str = SESSION) -> str:
+def frame(
+    kind: str,
+    body: object,
+    message: int = 500,
+    session_id: str = SESSION,
+    version: Version = "1",
+) -> str:
     fields: dict[str, object] = {
-        "protocol_version": "1",
+        "protocol_version": version,
         "type": kind,
         "message_id": an_id(message),
     }
@@ -49,7 +64,13 @@ def frame(kind: str, body: object, message: int = 500, session_id: str = SESSION
     return json.dumps(fields | {"body": body})
 
 
-def hello(message: int = 500, capacity: int = 4) -> str:
+def batch(kind: str, bodies: Iterable[dict[str, Any]], message: int = 500) -> str:
+    """A v2 frame of these bodies of v1; the operations are numbered from the frame's number on."""
+    items = [{"message_id": an_id(message + place), **body} for place, body in enumerate(bodies, 1)]
+    return frame(kind, {"items": items}, message, version="2")
+
+
+def hello(message: int = 500, capacity: int = 4, version: Version = "1") -> str:
     capability = {"handler": "send", "handler_version": "1", "payload_version": "1"}
     body = {
         "instance_id": an_id(77),
@@ -58,7 +79,7 @@ def hello(message: int = 500, capacity: int = 4) -> str:
         "capabilities": [capability],
         "capacity": capacity,
     }
-    return frame("worker.hello", body, message)
+    return frame("worker.hello", body, message, version=version)
 
 
 def ref(attempt: int = 900, epoch: int = 1) -> dict[str, str]:
@@ -134,18 +155,36 @@ def assignment(attempt: int = 900, epoch: int = 1) -> Assignment:
     )
 
 
-def ready_session(slots: int = 4) -> Session:
-    session = new_session()
-    session.on_text(hello(capacity=slots), 0.0)
+def ready_session(slots: int = 4, version: Version = "1") -> Session:
+    session = new_session(version)
+    session.on_text(hello(capacity=slots, version=version), 0.0)
     session.opened(opened(), 0.0)
     return session
 
 
-def sent(actions: Iterable[Action]) -> list[dict[str, Any]]:
+def command(ask: Ask) -> Command:
+    """The only command of an action."""
+    ((_, only),) = ask.commands
+    return only
+
+
+def answered(
+    session: Session,
+    ask: Ask,
+    outcome: CommandOutcome | Refused,
+    now: float = 0.0,
+    item: int = 0,
+) -> list[Action]:
+    """One command of an action is answered."""
+    place, asked = ask.commands[item]
+    return list(session.attempt_answered(ask.gathering, place, asked, outcome, now))
+
+
+def sent(actions: Iterable[Action], version: Version = "1") -> list[dict[str, Any]]:
     """The frames among the actions, each checked against the contract."""
     found = []
     for action in actions:
         if isinstance(action, Send):
-            assert accepts(action.frame, "serverFrame"), action.frame
+            assert accepts(action.frame, "serverFrame", version), action.frame
             found.append(json.loads(action.frame))
     return found

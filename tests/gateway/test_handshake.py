@@ -61,7 +61,7 @@ async def test_a_credential_that_may_not_work_is_403(gateway: Gateway, pools: Po
     assert found == (403, "forbidden")
 
 
-@pytest.mark.parametrize("offered", [[], ["pulse.worker.v2"], ["pulse.worker.v10", "json"]])
+@pytest.mark.parametrize("offered", [[], ["pulse.worker.v3"], ["pulse.worker.v10", "json"]])
 async def test_without_the_subprotocol_400(gateway: Gateway, app: App, offered: list[str]) -> None:
     assert await refused(gateway.ws_url, app.headers, offered) == (400, "bad_request")
 

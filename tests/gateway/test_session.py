@@ -7,18 +7,22 @@ import pytest
 
 from gateway import limits
 from gateway.lanes import UNAVAILABLE
-from gateway.worker.actions import Ask, Close, Declare, Operation, Register, Return
+from gateway.worker.actions import Close, Declare, Register, Return
+from gateway.worker.attempts import Ask
+from gateway.worker.dialect import Operation
 from gateway.worker.session import Phase
 from orbit_sdk.protocol.errors import CloseCode, ErrorCode
 from orbit_sdk.protocol.limits import BAD_FRAMES_MAX
-from store.commands import AttemptCommand, FinishCommand, ReturnLease, SetCapacity
+from store.commands import ReturnLease, SetCapacity
 from tests.gateway.cores import (
     LEASE_MS,
     RING,
     SESSION,
     an_id,
+    answered,
     assignment,
     capacity,
+    command,
     declared,
     done,
     finish,
@@ -117,11 +121,11 @@ def test_a_command_goes_to_its_lane_and_its_outcome_comes_back(kind: str) -> Non
     session = ready_session()
     (ask,) = session.on_text(frame(kind, body_of(kind), 502), 0.0)
     assert isinstance(ask, Ask)
-    assert ask.operation is KINDS[kind]
-    assert isinstance(ask.command, AttemptCommand | FinishCommand)
-    assert (ask.command.attempt_id, ask.command.epoch) == (an_id(900), 1)
-    assert (ask.command.session_id, ask.command.message_id) == (SESSION, an_id(502))
-    (ack,) = sent(session.attempt_answered(ask.operation, ask.command, done(), 0.0))
+    assert ask.gathering.operation is KINDS[kind]
+    asked = command(ask)
+    assert (asked.attempt_id, asked.epoch) == (an_id(900), 1)
+    assert (asked.session_id, asked.message_id) == (SESSION, an_id(502))
+    (ack,) = sent(answered(session, ask, done(), 0.0))
     assert (ack["type"], ack["reply_to"]) == ("ack", an_id(502))
     if kind == "worker.resume":
         assert ack["body"]["active"] is True
@@ -135,7 +139,7 @@ def test_a_command_goes_to_its_lane_and_its_outcome_comes_back(kind: str) -> Non
 def test_a_proof_that_fails_answers_like_an_unknown_attempt(kind: str, change: str) -> None:
     """OP-14, INV-21: nothing goes to the store, and "foreign" looks like "unknown"."""
     session = ready_session()
-    session.assigned(assignment(), 0.0)
+    session.assigned([assignment()], 0.0)
     wrong = {"lease_secret": "A" * 43, "epoch": "2", "attempt_id": an_id(901)}
     body = body_of(kind)
     inner = body["ref"] if kind == "task.finish" else body
@@ -161,7 +165,7 @@ def test_a_refusal_of_the_store_is_the_answer(code: str) -> None:
     session = ready_session()
     (ask,) = session.on_text(frame("task.start", ref(), 505), 0.0)
     assert isinstance(ask, Ask)
-    (error,) = sent(session.attempt_answered(ask.operation, ask.command, done(code=code), 0.0))
+    (error,) = sent(answered(session, ask, done(code=code), 0.0))
     assert (error["error"]["code"], error["reply_to"]) == (code, an_id(505))
 
 
@@ -170,7 +174,7 @@ def test_a_session_that_is_over_in_the_store_ends_here(code: str) -> None:
     session = ready_session()
     (ask,) = session.on_text(frame("task.start", ref(), 506), 0.0)
     assert isinstance(ask, Ask)
-    actions = session.attempt_answered(ask.operation, ask.command, done(code=code), 0.0)
+    actions = answered(session, ask, done(code=code), 0.0)
     answer, fatal = sent(actions)
     assert answer["reply_to"] == an_id(506)
     assert "reply_to" not in fatal
@@ -182,7 +186,7 @@ def test_an_absent_store_is_a_retryable_answer() -> None:
     session = ready_session()
     (ask,) = session.on_text(frame("task.start", ref(), 507), 0.0)
     assert isinstance(ask, Ask)
-    (error,) = sent(session.attempt_answered(ask.operation, ask.command, UNAVAILABLE, 0.0))
+    (error,) = sent(answered(session, ask, UNAVAILABLE, 0.0))
     assert error["error"]["code"] == "unavailable"
 
 
@@ -258,13 +262,13 @@ def test_nothing_is_assigned_from_the_moment_a_drain_is_asked_for() -> None:
     session.on_text(frame("worker.capacity", capacity(1, 4, drain=True), 513), 0.0)
     assert session.free == 0
     given_back = Return(ReturnLease(an_id(900), SESSION))
-    assert session.assigned(assignment(), 0.0) == [given_back]
+    assert session.assigned([assignment()], 0.0) == [given_back]
     (ack,) = sent(session.capacity_answered(declared(4, draining=True)))
     assert ack["body"]["draining"] is True
     session.on_text(frame("worker.capacity", capacity(2, 8), 514), 0.0)
     (ack,) = sent(session.capacity_answered(declared(8, draining=True)))
     assert ack["body"]["draining"] is True
-    assert session.assigned(assignment(), 0.0) == [given_back]
+    assert session.assigned([assignment()], 0.0) == [given_back]
     assert session.free == 0
 
 
@@ -273,7 +277,7 @@ def test_a_drain_the_store_refuses_as_stale_changes_nothing() -> None:
     session.on_text(frame("worker.capacity", capacity(1, 4, drain=True), 515), 0.0)
     session.capacity_answered(declared(4, code="stale_sequence"))
     assert session.free == 4
-    assert len(sent(session.assigned(assignment(), 0.0))) == 1
+    assert len(sent(session.assigned([assignment()], 0.0))) == 1
 
 
 # --- assignments and slots ---------------------------------------------------------------------
@@ -281,7 +285,7 @@ def test_a_drain_the_store_refuses_as_stale_changes_nothing() -> None:
 
 def test_an_assignment_carries_its_secret_and_takes_a_slot() -> None:
     session = ready_session()
-    (given,) = sent(session.assigned(assignment(900, epoch=3), 0.0))
+    (given,) = sent(session.assigned([assignment(900, epoch=3)], 0.0))
     assert given["type"] == "task.assign"
     assert "reply_to" not in given
     assert given["body"]["lease_secret"] == RING.derive(an_id(900), "3")
@@ -305,10 +309,10 @@ def test_an_assignment_carries_its_secret_and_takes_a_slot() -> None:
 def test_a_slot_is_held_exactly_while_its_attempt_may_be_live(outcome: object, free: int) -> None:
     """INV-12, B-22."""
     session = ready_session()
-    session.assigned(assignment(), 0.0)
+    session.assigned([assignment()], 0.0)
     (ask,) = session.on_text(frame("task.start", ref(), 516), 0.0)
     assert isinstance(ask, Ask)
-    session.attempt_answered(ask.operation, ask.command, outcome, 0.0)  # type: ignore[arg-type]
+    answered(session, ask, outcome, 0.0)  # type: ignore[arg-type]
     assert session.free == free
 
 
@@ -317,7 +321,7 @@ def test_a_resumed_attempt_takes_a_slot_while_it_is_asked_for_and_after() -> Non
     (ask,) = session.on_text(frame("worker.resume", ref(), 517), 0.0)
     assert isinstance(ask, Ask)
     assert session.free == 3
-    session.attempt_answered(ask.operation, ask.command, done(), 0.0)
+    answered(session, ask, done(), 0.0)
     assert session.free == 3
 
 
@@ -326,20 +330,20 @@ def test_a_resume_in_vain_gives_its_slot_back(outcome: object) -> None:
     session = ready_session()
     (ask,) = session.on_text(frame("worker.resume", ref(), 518), 0.0)
     assert isinstance(ask, Ask)
-    session.attempt_answered(ask.operation, ask.command, outcome, 0.0)  # type: ignore[arg-type]
+    answered(session, ask, outcome, 0.0)  # type: ignore[arg-type]
     assert session.free == 4
 
 
 def test_the_slot_of_a_silent_worker_comes_back_when_its_lease_must_be_over() -> None:
     session = ready_session()
-    session.assigned(assignment(900), 0.0)
-    session.assigned(assignment(901), 20.0)
+    session.assigned([assignment(900)], 0.0)
+    session.assigned([assignment(901)], 20.0)
     assert not session.lapse(30.9)
     assert session.lapse(31.1)
     assert session.free == 3
     (ask,) = session.on_text(frame("task.renew", ref(901), 519), 45.0)
     assert isinstance(ask, Ask)
-    session.attempt_answered(ask.operation, ask.command, done(), 45.0)
+    answered(session, ask, done(), 45.0)
     assert not session.lapse(60.0)
     assert session.lapse(76.1)
     assert session.free == 4
@@ -355,7 +359,7 @@ def test_what_is_still_held_takes_slots_until_it_is_resumed_or_lapses() -> None:
     session.on_text(frame("worker.resume", ref(900), 530), 1.0)
     (ask,) = session.on_text(frame("worker.resume", ref(901), 531), 1.0)
     assert isinstance(ask, Ask)
-    session.attempt_answered(Operation.RESUME, ask.command, done("EXPIRED", active=False), 1.0)
+    answered(session, ask, done("EXPIRED", active=False), 1.0)
     assert session.free == 3
     assert session.lapse(LEASE_MS / 1000 + limits.LEASE_SLACK_MS / 1000 + 2.0)
     assert session.free == 4
@@ -364,7 +368,7 @@ def test_what_is_still_held_takes_slots_until_it_is_resumed_or_lapses() -> None:
 def test_an_assignment_faster_than_the_welcome_comes_after_it() -> None:
     session = new_session()
     session.on_text(hello(), 0.0)
-    assert session.assigned(assignment(), 0.0) == ()
+    assert session.assigned([assignment()], 0.0) == ()
     assert session.holds(an_id(900))
     frames = sent(session.opened(opened(), 0.0))
     assert [item["type"] for item in frames] == ["worker.welcome", "task.assign"]
@@ -377,10 +381,10 @@ def test_an_assignment_faster_than_the_welcome_comes_after_it() -> None:
 def test_a_draining_node_says_so_and_takes_nothing_more() -> None:
     """OP-04: hello and capacity are answered with draining true; what runs goes on."""
     session = ready_session()
-    session.assigned(assignment(), 0.0)
+    session.assigned([assignment()], 0.0)
     session.drain_node()
     assert session.free == 0
-    assert session.assigned(assignment(901), 0.0) == [Return(ReturnLease(an_id(901), SESSION))]
+    assert session.assigned([assignment(901)], 0.0) == [Return(ReturnLease(an_id(901), SESSION))]
     session.on_text(frame("worker.capacity", capacity(1), 520), 0.0)
     (ack,) = sent(session.capacity_answered(declared(4)))
     assert ack["body"]["draining"] is True
@@ -423,6 +427,6 @@ def test_outcomes_after_the_end_are_not_sent() -> None:
     session.on_text(frame("worker.capacity", capacity(1), 523), 0.0)
     session.ended()
     assert isinstance(ask, Ask)
-    assert session.attempt_answered(ask.operation, ask.command, done(), 0.0) == ()
+    assert answered(session, ask, done(), 0.0) == []
     assert session.capacity_answered(declared(4)) == ()
     assert session.open_commands == 0

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.lanes import INTERNAL, UNAVAILABLE
-from gateway.worker.actions import Action, Ask, Close, Declare, Register
+from gateway.worker.actions import Action, Close, Declare, Register
+from gateway.worker.attempts import Ask
 from gateway.worker.session import Phase
 from orbit_sdk.protocol.errors import ErrorCode
+from tests.contract.oracle import Version
 from tests.gateway.cores import (
     SESSION,
     an_id,
+    answered,
     assignment,
     capacity,
     declared,
@@ -57,26 +60,34 @@ KINDS = ("worker.resume", "task.start", "task.renew", "task.finish")
 
 
 @st.composite
-def valid_frames(draw: st.DrawFn) -> str:
+def valid_frames(draw: st.DrawFn, version: Version) -> str:
     kind = draw(st.sampled_from(["worker.hello", "worker.capacity", *KINDS, *KINDS]))
     message, session_id = draw(MESSAGES), draw(SESSIONS)
     if kind == "worker.hello":
-        return hello(message, draw(st.integers(1, 256)))
+        return hello(message, draw(st.integers(1, 256)), version)
     if kind == "worker.capacity":
         slots = draw(st.integers(0, 256))
         body: object = capacity(draw(st.integers(1, 2**64 - 1)), slots, draw(st.booleans()))
-    elif kind == "task.finish":
-        body = finish(draw(ATTEMPTS))
+    elif version == "1":
+        body = draw(operations(kind))
     else:
-        body = ref(draw(ATTEMPTS), draw(st.sampled_from([1, 1, 1, 2])))
-        if draw(SELDOM):
-            body = body | {"lease_secret": "A" * 43}
-    return frame(kind, body, message, session_id)
+        ids = st.fixed_dictionaries({"message_id": MESSAGES.map(an_id)})
+        items = st.tuples(ids, operations(kind)).map(lambda both: both[0] | both[1])
+        body = {"items": draw(st.lists(items, min_size=1, max_size=4))}
+    return frame(kind, body, message, session_id, version)
+
+
+@st.composite
+def operations(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    if kind == "task.finish":
+        return finish(draw(ATTEMPTS))
+    body = ref(draw(ATTEMPTS), draw(st.sampled_from([1, 1, 1, 2])))
+    return body | {"lease_secret": "A" * 43} if draw(SELDOM) else body
 
 
 @st.composite
 def broken_frames(draw: st.DrawFn) -> str:
-    text = draw(valid_frames())
+    text = draw(valid_frames("1") | valid_frames("2"))
     place = draw(st.integers(0, len(text)))
     end = draw(st.integers(place, min(len(text), place + 12)))
     return text[:place] + draw(st.text(max_size=6)) + text[end:]
@@ -96,11 +107,13 @@ HOSTILE = st.one_of(
 
 
 class AnyInput(RuleBasedStateMachine):
+    version: Version = "1"
+
     def __init__(self) -> None:
         super().__init__()
-        self.session = new_session()
+        self.session = new_session(self.version)
         self.now = 0.0
-        self.asked: list[Ask] = []
+        self.asked: list[tuple[Ask, int]] = []
         self.declared = 0
         self.registering = False
         self.closed = False
@@ -108,17 +121,16 @@ class AnyInput(RuleBasedStateMachine):
 
     def carry_out(self, actions: Iterable[Action]) -> None:
         actions = list(actions)
-        for item in sent(actions):
+        for item in sent(actions, self.version):
             assert not self.closed
-            if item["type"] == "task.assign":
+            for attempt_id in assigned_in(item):
                 assert self.session.phase is Phase.READY
-                attempt_id = item["body"]["attempt_id"]
                 assert attempt_id not in self.given
                 self.given.add(attempt_id)
         for action in actions:
             assert not self.closed
             if isinstance(action, Ask):
-                self.asked.append(action)
+                self.asked += [(action, place) for place in range(len(action.commands))]
             elif isinstance(action, Declare):
                 self.declared += 1
             elif isinstance(action, Register):
@@ -131,16 +143,17 @@ class AnyInput(RuleBasedStateMachine):
     def begins(self, slots: int) -> None:
         """Mostly inside a session, where there is more to go wrong; sometimes before hello."""
         if slots:
-            self.carry_out(self.session.on_text(hello(capacity=slots), self.now))
+            text = hello(capacity=slots, version=self.version)
+            self.carry_out(self.session.on_text(text, self.now))
             self.hello_is_judged("ok", False)
 
-    @rule(text=valid_frames())
-    def frame_arrives(self, text: str) -> None:
-        self.carry_out(self.session.on_text(text, self.now))
+    @rule(data=st.data())
+    def frame_arrives(self, data: st.DataObject) -> None:
+        self.carry_out(self.session.on_text(data.draw(valid_frames(self.version)), self.now))
 
-    @rule(text=valid_frames())
-    def another_frame_arrives(self, text: str) -> None:
-        self.frame_arrives(text)
+    @rule(data=st.data())
+    def another_frame_arrives(self, data: st.DataObject) -> None:
+        self.frame_arrives(data)
 
     @rule(text=HOSTILE, seldom=SELDOM)
     def hostile_text_arrives(self, text: str, seldom: bool) -> None:
@@ -159,8 +172,8 @@ class AnyInput(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(outcome=OUTCOMES, data=st.data())
     def command_is_answered(self, outcome: Any, data: st.DataObject) -> None:
-        ask = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
-        self.carry_out(self.session.attempt_answered(ask.operation, ask.command, outcome, self.now))
+        ask, item = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        self.carry_out(answered(self.session, ask, outcome, self.now, item))
 
     @precondition(lambda self: self.declared)
     @rule(slots=st.integers(0, 256), code=st.one_of(st.just("ok"), CODES), drain=st.booleans())
@@ -172,7 +185,11 @@ class AnyInput(RuleBasedStateMachine):
     def assignment_arrives(self, attempt: int) -> None:
         # The outlet's rule: an attempt the session holds is not handed over again.
         if not self.session.holds(an_id(attempt)) and an_id(attempt) not in self.given:
-            self.carry_out(self.session.assigned(assignment(attempt), self.now))
+            self.carry_out(self.session.assigned([assignment(attempt)], self.now))
+
+    @rule(attempt=ATTEMPTS | st.integers(900, 960))
+    def a_cancellation_arrives(self, attempt: int) -> None:
+        self.carry_out(self.session.cancelled(an_id(attempt)))
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds: float) -> None:
@@ -182,7 +199,7 @@ class AnyInput(RuleBasedStateMachine):
     @rule(what=st.integers(0, 31))
     def something_final_happens(self, what: int) -> None:
         if what == 0:
-            self.session.drain_node()
+            self.carry_out(self.session.drain_node())
         elif what == 1:
             self.carry_out(self.session.on_binary())
         elif what == 2:
@@ -201,5 +218,18 @@ class AnyInput(RuleBasedStateMachine):
             assert session.phase is Phase.ENDED
 
 
-AnyInput.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+class AnyInputV2(AnyInput):
+    version: Version = "2"
+
+
+def assigned_in(item: dict[str, Any]) -> list[str]:
+    """The attempts that a frame of either version hands over."""
+    if item["type"] != "task.assign":
+        return []
+    return [body["attempt_id"] for body in item["body"].get("assignments", [item["body"]])]
+
+
+bounds = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAnyInput = AnyInput.TestCase
+TestAnyInputV2 = AnyInputV2.TestCase
+TestAnyInput.settings = TestAnyInputV2.settings = bounds

@@ -153,7 +153,7 @@ async def test_a_blocked_socket_with_a_full_queue_gets_no_further_dispatch() -> 
     async with connected(around, peer) as (socket, _):
         peer.takes.clear()
         for number in range(wire.SEND_QUEUE_FRAMES_MAX + 5):
-            socket.assign(assignment(900 + number))
+            socket.assign([assignment(900 + number)])
             await asyncio.sleep(0)
         assert level(socket) == 0
         changed = around.changed
@@ -167,7 +167,7 @@ async def test_a_burst_to_a_healthy_socket_is_not_taken_for_a_full_queue() -> No
     around, peer = Surroundings(), Peer()
     async with connected(around, peer) as (socket, _):
         for number in range(200):
-            socket.assign(assignment(900 + number))
+            socket.assign([assignment(900 + number)])
         assert level(socket) == 56
         await eventually(lambda: len(peer.texts) == 201)
 
@@ -179,7 +179,7 @@ async def test_a_queue_full_for_too_long_closes_with_4429(
     async with connected(around, peer) as (socket, task):
         peer.takes.clear()
         for number in range(100):
-            socket.assign(assignment(900 + number))
+            socket.assign([assignment(900 + number)])
             await asyncio.sleep(0)
         now = asyncio.get_running_loop().time()
         # It takes a frame now and then, too slowly to empty the queue.
@@ -215,7 +215,7 @@ async def test_a_peer_that_takes_nothing_within_the_deadline_is_gone() -> None:
     around, peer = Surroundings(), Peer()
     async with connected(around, peer) as (socket, task):
         peer.takes.clear()
-        socket.assign(assignment())
+        socket.assign([assignment()])
         await asyncio.sleep(0.01)
         now = asyncio.get_running_loop().time()
         socket.sweep(now + wire.WRITE_DEADLINE_S - 1)

@@ -11,16 +11,19 @@ from typing import Final, Protocol, assert_never
 
 from gateway.lanes import UNAVAILABLE, Refused
 from gateway.worker import actions
-from gateway.worker.actions import Operation
+from gateway.worker.attempts import Ask, Gathering
+from gateway.worker.dialect import Operation
+from gateway.worker.dialect_v1 import DialectV1
 from gateway.worker.lease_secret import KeyRing
 from gateway.worker.session import Phase as ServerPhase
 from gateway.worker.session import Session
 from orbit_sdk.protocol import frames
 from orbit_sdk.protocol.errors import ErrorCode
-from orbit_sdk.protocol.frames import Capability, ServerFrame
+from orbit_sdk.protocol.frames import Capability
 from orbit_sdk.protocol.states import AttemptState, Outcome
 from orbit_sdk.protocol.times import parse_time
-from orbit_sdk.worker import effects
+from orbit_sdk.worker import dialect, effects
+from orbit_sdk.worker.dialect import Event
 from orbit_sdk.worker.effects import StopReason
 from orbit_sdk.worker.limits import CONNECT_BACKOFF, SESSION_PROVEN_S
 from orbit_sdk.worker.outcomes import CANCELLED, WORKER_STOPPED, Report
@@ -60,6 +63,7 @@ NAMESPACE: Final = "9" * 32
 QUEUE: Final = "8" * 32
 HANDLER: Final = "work"
 SECRET: Final = "A" * 43
+_DIALECT: Final = dialect.DialectV1()
 _RING: Final = KeyRing({1: bytes(range(32))})
 
 
@@ -93,10 +97,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A message of a gateway. `frame` is what the worker's core takes."""
+    """A message of a gateway. `event` is what the worker's core takes."""
 
     kind: str
-    frame: ServerFrame
+    event: Event
     session_id: str = ""
     reply_to: str = ""
     receipt: tuple[str, str, str, str, str] | None = None
@@ -136,7 +140,9 @@ class ServerCore:
         session_max_ms: int,
     ) -> None:
         self._port = port
+        self._asked: dict[int, tuple[Gathering, int]] = {}
         self._session = Session(
+            DialectV1(),
             session_id=session_id,
             namespace_id=NAMESPACE,
             ring=_RING,
@@ -189,12 +195,12 @@ class ServerCore:
 
     def answered(
         self,
-        operation: Operation,
         command: AttemptCommand | FinishCommand,
         outcome: CommandOutcome | Refused,
         now: float,
     ) -> None:
-        self._act(self._session.attempt_answered(operation, command, outcome, now))
+        gathering, place = self._asked.pop(id(command))
+        self._act(self._session.attempt_answered(gathering, place, command, outcome, now))
 
     def declared(self, outcome: CapacityOutcome | Refused) -> None:
         self._act(self._session.capacity_answered(outcome))
@@ -207,7 +213,7 @@ class ServerCore:
         self._act(self._session.refused(ErrorCode.UNAVAILABLE))
 
     def assigned(self, assignment: Assignment, now: float) -> None:
-        self._act(self._session.assigned(assignment, now))
+        self._act(self._session.assigned([assignment], now))
 
     def give_back(self, attempt_id: str) -> None:
         self._act(self._session.give_back(attempt_id))
@@ -222,7 +228,7 @@ class ServerCore:
         self._session.lapse(now)
 
     def drain_node(self) -> None:
-        self._session.drain_node()
+        self._act(self._session.drain_node())
 
     def end(self, code: str) -> None:
         """End it for a reason of the platform's."""
@@ -237,8 +243,10 @@ class ServerCore:
         for action in decided:
             if isinstance(action, actions.Send):
                 port.say(told_by(action.frame))
-            elif isinstance(action, actions.Ask):
-                port.ask(action.operation, action.command)
+            elif isinstance(action, Ask):
+                for place, command in action.commands:
+                    self._asked[id(command)] = (action.gathering, place)
+                    port.ask(action.gathering.operation, command)
             elif isinstance(action, actions.Declare):
                 port.declare(action.command)
             elif isinstance(action, actions.Register):
@@ -269,11 +277,12 @@ class ServerCore:
 def told_by(data: bytes) -> Told:
     """A gateway's message in plain words, read as the worker's shell reads it."""
     frame = frames.decode_server_frame(data)
+    event = _DIALECT.read(data)
     match frame:
         case frames.AckFrame(body=frames.CommandResult(receipt, lease, deduplicated)):
             return Told(
                 f"ack {receipt.operation}",
-                frame,
+                event,
                 frame.session_id,
                 frame.reply_to,
                 (
@@ -287,22 +296,22 @@ def told_by(data: bytes) -> Told:
                 _lease(lease),
             )
         case frames.AckFrame(body=frames.LeaseBody() as lease):
-            return Told("ack resume", frame, frame.session_id, frame.reply_to, lease=_lease(lease))
+            return Told("ack resume", event, frame.session_id, frame.reply_to, lease=_lease(lease))
         case frames.AckFrame(body=frames.WelcomeBody(draining=draining)):
-            return Told("ack capacity", frame, frame.session_id, frame.reply_to, draining=draining)
+            return Told("ack capacity", event, frame.session_id, frame.reply_to, draining=draining)
         case frames.WelcomeFrame(body=body):
-            return Told("welcome", frame, frame.session_id, frame.reply_to, draining=body.draining)
+            return Told("welcome", event, frame.session_id, frame.reply_to, draining=body.draining)
         case frames.AssignFrame(body=body):
             return Told(
                 "assign",
-                frame,
+                event,
                 frame.session_id,
                 attempt_id=body.attempt_id,
                 task_id=body.task.id,
             )
         case frames.ErrorFrame():
             reply_to = frame.reply_to if isinstance(frame.reply_to, str) else ""
-            return Told("error", frame, reply_to=reply_to, code=frame.error.code)
+            return Told("error", event, reply_to=reply_to, code=frame.error.code)
     raise AssertionError(f"no reading for {frame}")
 
 
@@ -357,13 +366,13 @@ class WorkerCore:
         return self._core.next_due()
 
     def opened(self, now: float) -> None:
-        self._carry_out(self._core.opened(now))
+        self._carry_out(self._core.opened(_DIALECT, now))
 
     def closed(self) -> None:
         self._carry_out(self._core.closed())
 
     def received(self, told: Told, now: float) -> None:
-        self._carry_out(self._core.received(told.frame, now))
+        self._carry_out(self._core.received(told.event, now))
 
     def finished(self, attempt_id: str, outcome: str, code: str | None, now: float) -> None:
         report = Report(Outcome(outcome), b'{"n":1}', code)
@@ -383,7 +392,7 @@ class WorkerCore:
 
     def _carry_out(self, decided: list[effects.Effect]) -> None:
         port = self._port
-        for effect in decided:
+        for effect in [*decided, *self._core.flush()]:
             match effect:
                 case effects.Send(data):
                     port.send(asked_by(data))

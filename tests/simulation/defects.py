@@ -229,7 +229,7 @@ def _ack_before_commit() -> Any:
 
 
 def _no_proof() -> Any:
-    return patch("gateway.worker.session.Session._proves", lambda self, ref: True)
+    return patch("gateway.worker.attempts.Attempts._proves", lambda self, ref: True)
 
 
 def _drain_by_store_alone() -> Any:

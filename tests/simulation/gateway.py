@@ -341,7 +341,7 @@ class Socket:
     def ask(self, operation: Operation, command: AttemptCommand | FinishCommand) -> None:
         def reply(outcome: object) -> None:
             assert isinstance(outcome, CommandOutcome | Refused)
-            self.core.answered(operation, command, outcome, self.node.shown())
+            self.core.answered(command, outcome, self.node.shown())
             self._tell_level()
             self._close_when_settled()
 

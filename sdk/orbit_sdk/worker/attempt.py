@@ -15,7 +15,7 @@ from enum import StrEnum
 from math import inf
 
 from orbit_sdk.protocol.frames import AssignedTask, AttemptRef
-from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.outcomes import Report, confirmed
 
 
 class Step(StrEnum):
@@ -33,7 +33,7 @@ class Held:
     `finish_id` is drawn once and names the report over every repeat, refusal and reconnect, and so
     does `start_id` until the start is refused (R-117). `waiting_for` is the message whose answer
     the attempt cannot go on without. `lost`: the lease is over by our count, so the server may give
-    its slot away; it stays lost.
+    its slot away; it stays lost. `cancelled`: the platform wants it stopped.
     """
 
     ref: AttemptRef
@@ -70,7 +70,7 @@ class Held:
     def finishing(self, report: Report, finish_id: str) -> None:
         """The handler's outcome is known; nothing is renewed any more."""
         self.step = Step.FINISHING
-        self.report = report
+        self.report = confirmed(report) if self.cancelled else report
         self.finish_id = finish_id
         self.renew_id = None
         self.renew_at = inf

@@ -23,8 +23,9 @@ from websockets.typing import Subprotocol
 
 from orbit_sdk.errors import OrbitError, Unavailable, error_for_status
 from orbit_sdk.protocol.errors import ERRORS, CloseCode
-from orbit_sdk.protocol.frames import FrameError, decode_server_frame
+from orbit_sdk.protocol.frames import FrameError
 from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, PING_INTERVAL_S
+from orbit_sdk.worker.dialect import DIALECTS, Dialect
 from orbit_sdk.worker.effects import (
     Effect,
     Leave,
@@ -49,7 +50,7 @@ from orbit_sdk.worker.outcomes import Report
 from orbit_sdk.worker.runner import Runner
 from orbit_sdk.worker.session import SessionCore
 
-SUBPROTOCOL = Subprotocol("pulse.worker.v1")
+_SPOKEN = {Subprotocol(dialect.subprotocol): dialect for dialect in DIALECTS}
 
 # Answers to the handshake that another try of the same worker will not change.
 _FINAL_STATUSES = frozenset({400, 401, 403, 404, 426})
@@ -80,6 +81,7 @@ class Connection:
         self._ended = ended
         self._thread = threading.Thread(target=self._main, name="orbit-worker-io", daemon=True)
         self._outbox: deque[bytes] = deque()
+        self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._left: Leave | None = None
@@ -179,7 +181,7 @@ class Connection:
             credential = await self._ask_credential()
             async with connect(
                 self._url,
-                subprotocols=[SUBPROTOCOL],
+                subprotocols=list(_SPOKEN),
                 additional_headers={"Authorization": f"Bearer {credential}"},
                 compression=None,
                 max_size=FRAME_BYTES_MAX,
@@ -190,9 +192,9 @@ class Connection:
                 ping_timeout=PING_INTERVAL_S,
                 user_agent_header=None,
             ) as socket:
-                if socket.subprotocol != SUBPROTOCOL:
-                    return "the server does not speak pulse.worker.v1"
-                return await self._serve(socket)
+                if socket.subprotocol is None:
+                    return f"the server speaks none of {', '.join(_SPOKEN)}"
+                return await self._serve(socket, _SPOKEN[socket.subprotocol])
         except InvalidStatus as error:
             return self._refused(_handshake_error(self._url, error))
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
@@ -217,14 +219,14 @@ class Connection:
             text = f"the credential function raised {type(error).__name__}: {error}"
             raise Unavailable("no_credential", text, retryable=True) from None
 
-    async def _serve(self, socket: ClientConnection) -> str:
+    async def _serve(self, socket: ClientConnection, dialect: Dialect) -> str:
         self._left = None
         self._leaving.clear()
-        self._apply(self._core.opened(time.monotonic()))
+        self._apply(self._core.opened(dialect, time.monotonic()))
         parts = {
             asyncio.create_task(part)
             for part in (
-                self._read(socket),
+                self._read(socket, dialect),
                 self._write(socket),
                 self._leaving.wait(),
                 self._closing.wait(),
@@ -254,17 +256,17 @@ class Connection:
         await socket.close(CloseCode.NORMAL if self._closing.is_set() else CloseCode.GOING_AWAY)
         return f"closed with {socket.close_code} {socket.close_reason or ''}".rstrip()
 
-    async def _read(self, socket: ClientConnection) -> None:
+    async def _read(self, socket: ClientConnection, dialect: Dialect) -> None:
         while True:
             data = await socket.recv(decode=False)
             try:
-                frame = decode_server_frame(data)
+                event = dialect.read(data)
             except FrameError as error:
                 # Never guess at what a server means (R-171): a new session starts clean.
                 _log.error("the server sent a frame that is none: %s", error.reason)
                 self._apply([Leave("bad_frame", error.reason)])
                 return
-            self._apply(self._core.received(frame, time.monotonic()))
+            self._apply(self._core.received(event, time.monotonic()))
 
     async def _write(self, socket: ClientConnection) -> None:
         while True:
@@ -291,6 +293,10 @@ class Connection:
         """Carry out what the core decided, then set the timer and see whether all is done."""
         for effect in effects:
             self._carry_out(effect)
+        if self._core.unsent and not self._flush_due:
+            # What else this turn of the loop brings travels in the same frames.
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
         due = self._core.next_due()
         if due < self._timer_at:
             if self._timer is not None:
@@ -299,6 +305,10 @@ class Connection:
             self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._ticked)
         if self._core.draining and self._core.held == 0:
             self._closing.set()
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        self._apply(self._core.flush())
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

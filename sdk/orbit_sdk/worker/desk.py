@@ -12,6 +12,7 @@ from math import inf
 from orbit_sdk.protocol.errors import ERRORS, ErrorCode
 from orbit_sdk.protocol.frames import AssignBody, AttemptRef, CommandResult, LeaseBody
 from orbit_sdk.worker.attempt import Held, Step
+from orbit_sdk.worker.dialect import Operation
 from orbit_sdk.worker.effects import Effect, Noted, Run, Settled, Stop, StopReason
 from orbit_sdk.worker.lease import (
     Verdict,
@@ -22,7 +23,7 @@ from orbit_sdk.worker.lease import (
     verdict,
 )
 from orbit_sdk.worker.limits import OPERATION_BACKOFF
-from orbit_sdk.worker.mail import Mail, Operation, Pending
+from orbit_sdk.worker.mail import Mail, Pending
 from orbit_sdk.worker.outcomes import (
     CANCELLED,
     RESULT_REFUSED,
@@ -125,8 +126,7 @@ class Desk:
         held = self._held.get(attempt_id)
         if held is None or held.step is not Step.RUNNING:
             return
-        if held.renew_id is not None:
-            self._mail.forget(held.renew_id)
+        self._mail.forget(held.renew_id)
         self._finish(held, report)
         if held.owned:
             self._advance(held, now)
@@ -137,6 +137,16 @@ class Desk:
         held = self._held.get(attempt_id)
         if held is not None and held.step is Step.RUNNING:
             self._drop(held, "abandoned; the lease will lapse")
+
+    def cancel(self, attempt_id: str) -> None:
+        """The platform wants an attempt stopped (R-127); one that has not begun never will. Its
+        lease is renewed once more: that answer opens the window for the report (OP-03)."""
+        held = self._held.get(attempt_id)
+        if held is None or held.cancelled:
+            return
+        held.cancelled = True
+        if held.step is Step.RUNNING and not held.lost:
+            self._out.append(Stop(attempt_id, StopReason.CANCELLED))
 
     def stop(self) -> None:
         """The process ends: stop every handler, start none."""
@@ -241,7 +251,9 @@ class Desk:
         held.boundary = stop_boundary(sent_at, lease, self._lease_s)
         match verdict(lease):
             case Verdict.WORK:
-                if self._stopping:
+                if held.cancelled:
+                    self._report_unrun(held, CANCELLED, "cancelled before it ran", now)
+                elif self._stopping:
                     self._report_unrun(held, WORKER_STOPPED, "the worker is stopping", now)
                 elif held.boundary <= now:
                     text = "the start was confirmed when too little of the lease was left"
@@ -338,9 +350,7 @@ class Desk:
         # From here on the lease is a window for stopping and reporting, so it may be counted anew.
         self._confirm(held, lease, sent_at)
         held.renew_at = inf
-        if not held.cancelled:
-            held.cancelled = True
-            self._out.append(Stop(held.ref.attempt_id, StopReason.CANCELLED))
+        self.cancel(held.ref.attempt_id)
 
     def _lose(self, held: Held, why: str) -> None:
         if held.lost:
@@ -348,12 +358,14 @@ class Desk:
         held.lost = True
         self._lost += 1
         held.renew_at = inf
+        self._mail.forget(held.renew_id)
         if held.step is Step.RUNNING:
             self._out.append(Noted(f"lease lost: {why}", held.ref.attempt_id))
             self._out.append(Stop(held.ref.attempt_id, StopReason.LEASE_LOST))
 
     def _report_unrun(self, held: Held, code: str, text: str, now: float) -> None:
         """The server counts the attempt as started, but no handler has seen it."""
+        held.cancelled |= code == CANCELLED
         self._finish(held, failed(code, text))
         self._advance(held, now)
 
@@ -377,6 +389,8 @@ class Desk:
 
     def _remove(self, held: Held) -> None:
         del self._held[held.ref.attempt_id]
+        self._mail.forget(held.waiting_for)
+        self._mail.forget(held.renew_id)
         self._lost -= held.lost
         if held.step is not Step.FINISHING:
             self._at_work.discard(held.ref.task_id)

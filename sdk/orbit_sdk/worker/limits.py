@@ -1,6 +1,7 @@
 """The bounds of a worker, each with its reason."""
 
 from orbit_sdk.backoff import Backoff
+from orbit_sdk.protocol.limits import FRAME_BYTES_MAX
 
 # Work stops this long before the lease ends by our own count: the larger of the two. It covers
 # what a handler needs to notice, and a clock that runs a little slow.
@@ -56,3 +57,8 @@ SETTLE_TIMEOUT_S = 10.0
 
 # The text of an exception that travels as a result.
 ERROR_TEXT_CHARS_MAX = 2_000
+
+# What an item of a batched frame adds to its result: 365 bytes at most; and what all items of one
+# frame may have, so that the frame around them stays below its limit.
+ITEM_BYTES = 400
+FRAME_BYTES = FRAME_BYTES_MAX - 1_024

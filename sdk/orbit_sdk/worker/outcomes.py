@@ -1,6 +1,6 @@
 """How an attempt ends: what a handler may raise, and the report that is sent for it. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orbit_sdk.business_json import NotSendable, encode_value
 from orbit_sdk.protocol.limits import ERROR_CODE_CHARS_MAX
@@ -89,6 +89,14 @@ def raised(error: BaseException) -> Report:
     if isinstance(error, TaskCancelled):
         return failed(CANCELLED, "the handler stopped on request")
     return failed(HANDLER_ERROR, error)
+
+
+def confirmed(report: Report) -> Report:
+    """The report on an attempt that the platform wants stopped: a stop is confirmed as such, and
+    anything else is what it is (R-128)."""
+    if report.outcome is Outcome.FAILED and report.error_code == CANCELLED:
+        return replace(report, outcome=Outcome.CANCELLED)
+    return report
 
 
 def _chosen(outcome: Outcome, code: str, result: object) -> Report:

@@ -1,12 +1,14 @@
-"""The worker's side of `pulse.worker.v1` as a pure machine: frames and instants in, effects out.
+"""The worker's side of its socket as a pure machine: events and instants in, effects out.
 
     CONNECTING --opened--> HELLO_SENT --welcome--> READY --fatal error, bad peer--> LEAVING
          ^                     |                     |                                 |
          +------ closed -------+---------------------+---------------------------------+
 
 No IO, no clock, no chance: `now` is monotonic seconds, ids and jitter come from the constructor.
-Every public call returns the effects it causes, in order. The core outlives its connections: it
-keeps the held attempts and resumes them in the next session. Draining is one-way (R-024, INV-15).
+Every public call returns the effects it causes, in order; operations on attempts gather until
+`flush`, so that those of one turn of the shell's loop travel together. The core outlives its
+connections: it keeps the held attempts and resumes them in the next session. Draining is one-way
+(R-024, INV-15).
 """
 
 from collections.abc import Callable
@@ -14,27 +16,33 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from msgspec import UNSET
-
 from orbit_sdk.protocol.errors import ERRORS, ErrorCode
 from orbit_sdk.protocol.frames import (
-    AckFrame,
     AssignBody,
-    AssignFrame,
     Capability,
     CommandResult,
-    ErrorFrame,
+    ErrorBody,
     HelloBody,
     LeaseBody,
-    ServerFrame,
     WelcomeBody,
-    WelcomeFrame,
 )
 from orbit_sdk.worker.desk import Desk
+from orbit_sdk.worker.dialect import (
+    Answered,
+    Assigned,
+    Dialect,
+    Draining,
+    Event,
+    Level,
+    Operation,
+    Refused,
+    Unwanted,
+    Welcome,
+)
 from orbit_sdk.worker.effects import Effect, Leave, Noted, Welcomed
 from orbit_sdk.worker.lease import repeat_after_s
 from orbit_sdk.worker.limits import DECLARE_AGAIN_S, LEAVE_DRAINING_S
-from orbit_sdk.worker.mail import Mail, Operation, Pending
+from orbit_sdk.worker.mail import Mail, Pending
 from orbit_sdk.worker.outcomes import Report
 
 _FATAL = frozenset(row.code.value for row in ERRORS.values() if row.fatal)
@@ -79,7 +87,7 @@ class SessionCore:
         self._slots = slots
         self._new_id = new_id
         self._out: list[Effect] = []
-        self._mail = Mail(self._out)
+        self._mail = Mail(self._out, new_id)
         self._desk = Desk(self._out, self._mail, new_id, share)
         self._routes = frozenset(identity.capabilities)
         self._phase = Phase.CONNECTING
@@ -104,6 +112,11 @@ class SessionCore:
         """Attempts without a final answer."""
         return len(self._desk)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether operations wait for a `flush`; it is due before the shell waits for anything."""
+        return self._mail.unsent
+
     def next_due(self) -> float:
         """Call `tick` at this instant; at no earlier one is there anything to do."""
         return min(
@@ -112,8 +125,8 @@ class SessionCore:
 
     # What happens to the connection
 
-    def opened(self, now: float) -> list[Effect]:
-        """A new socket is up: ask for a session."""
+    def opened(self, dialect: Dialect, now: float) -> list[Effect]:
+        """A new socket is up, and this is what it speaks: ask for a session."""
         assert self._phase is Phase.CONNECTING, "one connection at a time"
         self._phase = Phase.HELLO_SENT
         # A hello declares at least 1; the update that follows the welcome puts it right.
@@ -127,7 +140,7 @@ class SessionCore:
             identity.capabilities,
             capacity,
         )
-        self._mail.hello(self._new_id(), body, now)
+        self._mail.hello(dialect, self._new_id(), body, now)
         return self._taken()
 
     def closed(self) -> list[Effect]:
@@ -138,19 +151,32 @@ class SessionCore:
         self._desk.disconnected()
         return self._taken()
 
-    def received(self, frame: ServerFrame, now: float) -> list[Effect]:
-        """A frame of the server, checked against the contract."""
+    def received(self, event: Event, now: float) -> list[Effect]:
+        """What the server says, checked against the contract."""
         if self._phase in (Phase.HELLO_SENT, Phase.READY):
-            match frame:
-                case WelcomeFrame():
-                    self._welcomed(frame, now)
-                case AssignFrame():
-                    self._assigned(frame, now)
-                case AckFrame():
-                    self._acked(frame, now)
-                case ErrorFrame():
-                    self._errored(frame, now)
+            match event:
+                case Answered():
+                    self._answered(event, now)
+                case Assigned():
+                    self._assigned(event, now)
+                case Refused(reply_to, error):
+                    self._refused(reply_to, error, now)
+                case Unwanted(session_id, attempt_id):
+                    if session_id == self._mail.session_id:
+                        self._desk.cancel(attempt_id)
+                case Welcome(reply_to, body):
+                    self._welcomed(reply_to, body, now)
+                case Level(reply_to, body):
+                    self._levelled(reply_to, body, now)
+                case Draining(session_id):
+                    if session_id == self._mail.session_id:
+                        self._heard_draining(now)
         return self._taken(now)
+
+    def flush(self) -> list[Effect]:
+        """Send the operations that have gathered."""
+        self._mail.flush()
+        return self._taken()
 
     # What happens to the handlers
 
@@ -189,33 +215,42 @@ class SessionCore:
             self._leave(ErrorCode.DRAINING, "the node is draining")
         return self._taken(now)
 
-    # Frames
+    # Events
 
-    def _welcomed(self, frame: WelcomeFrame, now: float) -> None:
-        pending = self._mail.answered(frame.reply_to)
+    def _welcomed(self, reply_to: str, body: WelcomeBody, now: float) -> None:
+        (pending,) = self._mail.answered(reply_to) or (None,)
         if pending is None or pending.operation is not Operation.HELLO:
             self._leave("unexpected_welcome", "a welcome that answers no hello")
             return
-        body = frame.body
         lease_s = body.lease_duration_ms / 1000
         self._phase = Phase.READY
         self._mail.begin_session(body.session_id, repeat_after_s(lease_s))
         self._out.append(Welcomed(body.session_id, lease_s, body.draining))
-        self._heard_draining(body, now)
+        if body.draining:
+            self._heard_draining(now)
         self._desk.connected(lease_s, now)
 
-    def _assigned(self, frame: AssignFrame, now: float) -> None:
-        if self._phase is not Phase.READY or frame.session_id != self._mail.session_id:
+    def _levelled(self, reply_to: str, body: WelcomeBody, now: float) -> None:
+        (pending, *more) = self._mail.answered(reply_to) or (None,)
+        if pending is None:
             return
-        body = frame.body
-        if not self._draining:
-            self._desk.make_way(body.task.id, int(body.epoch))
-        unfit = self._unfit(body)
-        if unfit is None:
-            self._desk.accept(body, now)
-        else:
-            # There is no way to decline: what is never started lapses unharmed (OP-05, OP-25).
-            self._out.append(Noted(f"assignment left to lapse: {unfit}", body.attempt_id))
+        if more or pending.operation is not Operation.CAPACITY:
+            self._leave("bad_answer", f"a level in answer to a {pending.operation}")
+        elif body.draining:
+            self._heard_draining(now)
+
+    def _assigned(self, event: Assigned, now: float) -> None:
+        if self._phase is not Phase.READY or event.session_id != self._mail.session_id:
+            return
+        for body in event.bodies:
+            if not self._draining:
+                self._desk.make_way(body.task.id, int(body.epoch))
+            unfit = self._unfit(body)
+            if unfit is None:
+                self._desk.accept(body, now)
+            else:
+                # There is no way to decline: what is never started lapses unharmed (OP-05, OP-25).
+                self._out.append(Noted(f"assignment left to lapse: {unfit}", body.attempt_id))
 
     def _unfit(self, body: AssignBody) -> str | None:
         task = body.task
@@ -232,14 +267,23 @@ class SessionCore:
             return f"no handler for {task.handler} {task.handler_version} {task.payload_version}"
         return None
 
-    def _acked(self, frame: AckFrame, now: float) -> None:
-        pending = self._mail.answered(frame.reply_to)
-        if pending is None:
-            return  # The answer to a repeat whose first answer has come, or to a dropped message.
-        body = frame.body
+    def _answered(self, event: Answered, now: float) -> None:
+        messages = self._mail.answered(event.reply_to)
+        if messages is None:
+            return  # The answer to a frame that was answered before.
+        if len(messages) != len(event.results):
+            self._leave("bad_answer", "an ack with another number of results than were asked for")
+            return
+        for pending, result in zip(messages, event.results, strict=True):
+            if pending is None or self._phase is Phase.LEAVING:
+                continue  # Dropped meanwhile, or answered through a repeat in another frame.
+            if isinstance(result, ErrorBody):
+                self._item_refused(pending, result, now)
+            else:
+                self._acked(pending, result, now)
+
+    def _acked(self, pending: Pending, body: CommandResult | LeaseBody, now: float) -> None:
         match pending.operation, body:
-            case Operation.CAPACITY, WelcomeBody():
-                self._heard_draining(body, now)
             case Operation.RESUME, LeaseBody():
                 self._desk.acked(pending, body, now)
             case ((Operation.START | Operation.RENEW | Operation.FINISH), CommandResult()) if (
@@ -249,16 +293,21 @@ class SessionCore:
             case _:
                 self._leave("bad_answer", f"an ack that does not fit a {pending.operation}")
 
-    def _errored(self, frame: ErrorFrame, now: float) -> None:
-        code, message = frame.error.code, frame.error.message
-        if frame.reply_to is UNSET:
-            self._leave(code, message, final=self._final(code))
+    def _refused(self, reply_to: str | None, error: ErrorBody, now: float) -> None:
+        if reply_to is None:
+            self._leave(error.code, error.message, final=self._final(error.code))
             return
-        pending = self._mail.answered(frame.reply_to)
-        if pending is None:
-            self._out.append(Noted(f"error {code} to an unknown message: {message}"))
-        elif pending.operation is Operation.HELLO or code in _SESSION_FAULTS:
-            self._leave(code, message, final=self._final(code))
+        messages = self._mail.answered(reply_to)
+        if messages is None:
+            self._out.append(Noted(f"error {error.code} to an unknown message: {error.message}"))
+        for pending in messages or ():
+            if pending is not None and self._phase is not Phase.LEAVING:
+                self._item_refused(pending, error, now)
+
+    def _item_refused(self, pending: Pending, error: ErrorBody, now: float) -> None:
+        code = error.code
+        if pending.operation is Operation.HELLO or code in _SESSION_FAULTS:
+            self._leave(code, error.message, final=self._final(code))
         elif pending.operation is Operation.CAPACITY:
             self._out.append(Noted(f"capacity refused: {code}"))
             self._declare_again_at = now + DECLARE_AGAIN_S
@@ -275,15 +324,16 @@ class SessionCore:
         that it counts no more (R-023)."""
         return 0 if self._draining else max(0, self._slots - self._desk.lost)
 
-    def _heard_draining(self, body: WelcomeBody, now: float) -> None:
-        if body.draining and not self._draining and self._leave_at == inf:
+    def _heard_draining(self, now: float) -> None:
+        """The node leaves, or our own drain has come back to us."""
+        if not self._draining and self._leave_at == inf:
             self._leave_at = now + LEAVE_DRAINING_S
 
     def _overdue(self, message_id: str, pending: Pending, now: float) -> None:
         if pending.operation is Operation.HELLO:
             self._leave("welcome_timeout", "no answer to the hello")
         elif message_id == self._capacity_id or self._desk.awaits(message_id, pending):
-            self._mail.repeat(pending, now)
+            self._mail.repeat(message_id, pending, now)
         else:
             self._mail.forget(message_id)
 

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 from msgspec import Raw
 
-from orbit_sdk.protocol import frames
+from orbit_sdk.protocol import frames, frames_v2
 from orbit_sdk.protocol.frames import (
     AckFrame,
     AssignBody,
@@ -41,7 +41,8 @@ from orbit_sdk.protocol.frames import (
 )
 from orbit_sdk.protocol.states import AttemptState, Outcome, RecoverySafety, TaskState
 from orbit_sdk.protocol.times import time_text
-from tests.contract.oracle import VALIDATORS
+from tests.contract.oracle import VALIDATORS, Version
+from tests.sdk.worker.versions import frame_id_of, in_v2, joined, operations_in
 
 START_OF_TIME = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -50,6 +51,7 @@ _OUTCOME_STATES = {
     Outcome.SUCCEEDED: A.SUCCEEDED,
     Outcome.FAILED: A.FAILED,
     Outcome.UNKNOWN: A.UNKNOWN,
+    Outcome.CANCELLED: A.CANCELLED,
 }
 _LIVE = (A.LEASED, A.RUNNING)
 
@@ -75,10 +77,16 @@ class ModelAttempt:
 
 
 class ModelGateway:
-    """One cluster with any number of connections; only the newest session of an instance counts."""
+    """One cluster with any number of connections; only the newest session of an instance counts.
 
-    def __init__(self, clock: Callable[[], float], lease_s: float = 30.0) -> None:
+    It thinks in frames of v1; under v2 the operations of a frame are answered together.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], lease_s: float = 30.0, version: Version = "1"
+    ) -> None:
         self.clock = clock
+        self.version: Version = version
         self.lease_s = lease_s
         self.attempts: dict[str, ModelAttempt] = {}
         self.session_id = ""
@@ -91,10 +99,9 @@ class ModelGateway:
         self.assigned_after_drain = 0
         self.trouble: Callable[[ClientFrame], str | None] = lambda frame: None
         self.seen: list[ClientFrame] = []
+        self.messages = 0
         self._numbers = count(1)
         self._epochs = count(1)
-        self._client = VALIDATORS["1", "clientFrame"]
-        self._server = VALIDATORS["1", "serverFrame"]
 
     # Towards the worker
 
@@ -107,9 +114,13 @@ class ModelGateway:
     def instant(self, at: float) -> str:
         return time_text(START_OF_TIME + timedelta(seconds=at))
 
-    def out(self, frame: ServerFrame) -> bytes:
-        data = encode_frame(frame)
-        self._server.validate(orjson.loads(data))
+    def out(self, frame: ServerFrame | frames_v2.ServerFrame) -> bytes:
+        if self.version == "1":
+            data = encode_frame(frame)  # type: ignore[arg-type]
+        else:
+            is_v1 = frame.protocol_version == "1"
+            data = frames_v2.encode_frame(in_v2(frame) if is_v1 else frame)  # type: ignore[arg-type]
+        VALIDATORS[self.version, "serverFrame"].validate(orjson.loads(data))
         return data
 
     def free(self) -> int:
@@ -157,8 +168,20 @@ class ModelGateway:
         self.attempts[attempt.attempt_id] = attempt
         return self.assignment(attempt)
 
+    def assign_many(self, count: int) -> bytes:
+        """New attempts in one frame of v2."""
+        before = set(self.attempts)
+        for _ in range(count):
+            self.assign()
+        bodies = tuple(self._body(a) for key, a in self.attempts.items() if key not in before)
+        given = frames_v2.AssignmentsBody(bodies)
+        return self.out(frames_v2.AssignFrame("2", self.new_id(), self.session_id, given))
+
     def assignment(self, attempt: ModelAttempt) -> bytes:
-        body = AssignBody(
+        return self.out(AssignFrame("1", self.new_id(), attempt.session_id, self._body(attempt)))
+
+    def _body(self, attempt: ModelAttempt) -> AssignBody:
+        return AssignBody(
             attempt.task,
             attempt.attempt_id,
             str(attempt.epoch),
@@ -166,12 +189,23 @@ class ModelGateway:
             self.instant(attempt.lease_until),
             self.now_text(),
         )
-        return self.out(AssignFrame("1", self.new_id(), attempt.session_id, body))
 
     def fatal(self, code: str) -> bytes:
         return self.out(
             ErrorFrame("1", self.new_id(), ErrorBody(code, code), session_id=self.session_id)
         )
+
+    def cancellation(self, attempt_id: str) -> bytes:
+        """What v2 says of an intent as soon as it is saved (R-127)."""
+        attempt = self.attempts[attempt_id]
+        body = frames_v2.CancelBody(attempt_id, attempt.task.id, str(attempt.epoch), "caller")
+        return self.out(frames_v2.CancelFrame("2", self.new_id(), attempt.session_id, body))
+
+    def drain(self) -> bytes:
+        """What v2 says of a node that leaves (R-129)."""
+        self.node_draining = True
+        body = frames_v2.DrainBody("shutdown")
+        return self.out(frames_v2.DrainFrame("2", self.new_id(), self.session_id, body))
 
     def cancel(self, attempt_id: str) -> None:
         """Save a caller's intent (OP-03)."""
@@ -195,10 +229,18 @@ class ModelGateway:
 
     def receive(self, data: bytes) -> list[bytes]:
         """The answers to one message."""
-        self._client.validate(orjson.loads(data))
-        frame = frames.decode_client_frame(data)
-        self.seen.append(frame)
-        return [self.out(answer) for answer in self._answers(frame)]
+        VALIDATORS[self.version, "clientFrame"].validate(orjson.loads(data))
+        operations = operations_in(data, self.version)
+        self.seen += operations
+        self.messages += 1
+        answers = [answer for frame in operations for answer in self._answers(frame)]
+        first = operations[0]
+        if self.version == "1" or isinstance(first, HelloFrame | CapacityFrame):
+            return [self.out(answer) for answer in answers]
+        if first.session_id != self.session_id:
+            whole = msgspec.structs.replace(first, message_id=frame_id_of(data))
+            return [self.out(self._error(whole, "session_superseded"))]
+        return [self.out(joined(self.new_id(), frame_id_of(data), answers))]
 
     def _answers(self, frame: ClientFrame) -> Iterator[ServerFrame]:
         trouble = self.trouble(frame)
@@ -290,6 +332,8 @@ class ModelGateway:
         if attempt.state in _LIVE and attempt.session_id != self.session_id:
             return self._error(frame, "resume_required")
         applied = attempt.state is A.RUNNING
+        if applied and frame.body.outcome is Outcome.CANCELLED and not attempt.intent:
+            return self._error(frame, "operation_conflict")
         if applied:
             attempt.state = _OUTCOME_STATES[frame.body.outcome]
             attempt.error_code = frame.body.error_code or ""

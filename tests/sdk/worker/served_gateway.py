@@ -14,9 +14,11 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
 
-from orbit_sdk.worker.connection import SUBPROTOCOL
+from tests.contract.oracle import Version
 from tests.sdk.worker.model_gateway import ModelGateway
+from tests.sdk.worker.versions import DIALECTS
 
 CREDENTIAL = f"orbit_{'0' * 16}_{'s' * 43}"
 
@@ -24,9 +26,9 @@ CREDENTIAL = f"orbit_{'0' * 16}_{'s' * 43}"
 class ServedGateway:
     """A gateway at `url`. `refuse_with` answers every handshake with that status."""
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, version: Version) -> None:
         start = time.monotonic()
-        self.model = ModelGateway(lambda: time.monotonic() - start, lease_s)
+        self.model = ModelGateway(lambda: time.monotonic() - start, lease_s, version)
         self.refuse_with: int | None = None
         self.refused = asyncio.Event()
         self.connections: list[ServerConnection] = []
@@ -50,7 +52,7 @@ class ServedGateway:
             "127.0.0.1",
             self.port,
             process_request=self._request,
-            subprotocols=[SUBPROTOCOL],
+            subprotocols=[Subprotocol(DIALECTS[self.model.version].subprotocol)],
             compression=None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
@@ -65,6 +67,10 @@ class ServedGateway:
         """Hand out a new task; its attempt's id."""
         await self.socket.send(self.model.assign(handler, payload), text=True)
         return next(reversed(self.model.attempts))
+
+    async def say(self, data: bytes) -> None:
+        """Push a frame to the worker."""
+        await self.socket.send(data, text=True)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that a message changes has become true."""
@@ -110,8 +116,10 @@ class ServedGateway:
 
 
 @asynccontextmanager
-async def served_gateway(lease_s: float = 30.0) -> AsyncIterator[ServedGateway]:
-    gateway = ServedGateway(lease_s)
+async def served_gateway(
+    lease_s: float = 30.0, version: Version = "2"
+) -> AsyncIterator[ServedGateway]:
+    gateway = ServedGateway(lease_s, version)
     await gateway.open()
     try:
         yield gateway

@@ -19,9 +19,9 @@ from orbit_sdk.protocol.frames import (
     HelloFrame,
     RenewFrame,
     StartFrame,
-    WelcomeFrame,
 )
 from orbit_sdk.protocol.states import AttemptState, RecoverySafety
+from orbit_sdk.worker.dialect import Welcome
 from orbit_sdk.worker.effects import (
     Effect,
     Leave,
@@ -34,7 +34,9 @@ from orbit_sdk.worker.effects import (
 )
 from orbit_sdk.worker.outcomes import Report, failed, succeeded
 from orbit_sdk.worker.session import Identity, Phase, SessionCore
+from tests.contract.oracle import Version
 from tests.sdk.worker.model_gateway import ModelGateway
+from tests.sdk.worker.versions import DIALECTS, operations_in
 
 ALLOWED_LEAVES = {"welcome_timeout", "draining", "session_superseded"}
 HEALED_AFTER_S = 300.0
@@ -68,13 +70,14 @@ class Handler:
 class Simulation:
     """One run. `slots` attempts at once; tasks come whenever the gateway sees a free slot."""
 
-    def __init__(self, seed: int, faults: Faults, slots: int = 4) -> None:
+    def __init__(self, seed: int, faults: Faults, version: Version = "1", slots: int = 4) -> None:
+        self.version: Version = version
         self.rng = random.Random(seed)
         self.faults = faults
         self.slots = slots
         self.now = 0.0
         self.healed = False
-        self.gateway = ModelGateway(lambda: self.now, faults.lease_s)
+        self.gateway = ModelGateway(lambda: self.now, faults.lease_s, version)
         self.gateway.trouble = self._trouble
         ids = count(1)
         identity = Identity("1" * 32, "A" * 43, "b" * 32, (Capability("work", "1", "1"),))
@@ -92,6 +95,7 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._last: dict[str, float] = {}
+        self._flush_due = False
 
     def run(self) -> None:
         self.at(0.0, self._connect)
@@ -148,7 +152,10 @@ class Simulation:
             self._cut()
         live = [a for a, h in self.handlers.items() if h.stopped is None]
         if live and not self.healed and self.rng.random() < self.faults.cancel_per_s:
-            self.gateway.cancel(self.rng.choice(live))
+            attempt_id = self.rng.choice(live)
+            self.gateway.cancel(attempt_id)
+            if self.version == "2" and self.rng.random() < 0.8:  # a hint, so it may be lost
+                self._to_worker(self.gateway.cancellation(attempt_id))
         self.at(self.now + 1.0, self._second)
 
     def _safety(self) -> RecoverySafety:
@@ -163,7 +170,7 @@ class Simulation:
 
     def _connect(self) -> None:
         self.connection += 1
-        self.apply(self.core.opened(self.now))
+        self.apply(self.core.opened(DIALECTS[self.version], self.now))
 
     def _cut(self) -> None:
         if self.core.phase is Phase.CONNECTING:
@@ -186,11 +193,11 @@ class Simulation:
             self.at(arrival, lambda: deliver() if connection == self.connection else None)
 
     def _to_worker(self, data: bytes) -> None:
-        frame = frames.decode_server_frame(data)
+        event = DIALECTS[self.version].read(data)
         self._travel(
             "down",
-            lambda: self.apply(self.core.received(frame, self.now)),
-            opening=isinstance(frame, WelcomeFrame),
+            lambda: self.apply(self.core.received(event, self.now)),
+            opening=isinstance(event, Welcome),
         )
 
     def _to_gateway(self, data: bytes) -> None:
@@ -203,6 +210,9 @@ class Simulation:
     # What the core decides
 
     def apply(self, effects: list[Effect]) -> None:
+        if self.core.unsent and not self._flush_due:
+            self._flush_due = True
+            self.at(self.now, self._flush)
         for effect in effects:
             match effect:
                 case Send(data):
@@ -222,8 +232,16 @@ class Simulation:
                     )
                     self.at(self.now, self._cut)
 
+    def _flush(self) -> None:
+        self._flush_due = False
+        self.apply(self.core.flush())
+
     def _sent(self, data: bytes) -> None:
-        frame = frames.decode_client_frame(data)
+        for frame in operations_in(data, self.version):
+            self._check_sent(frame)
+        self._to_gateway(data)
+
+    def _check_sent(self, frame: frames.ClientFrame) -> None:
         if not isinstance(frame, HelloFrame):
             assert frame.session_id == self.session_id, "a message for an old session"
         match frame:
@@ -235,7 +253,6 @@ class Simulation:
                 self.finish_ids.setdefault(body.ref.attempt_id, set()).add(message_id)
             case RenewFrame(body=ref):
                 assert ref.attempt_id in self.handlers, "a renewal for what does not run"
-        self._to_gateway(data)
 
     def _begin(self, run: Run) -> None:
         attempt = self.gateway.attempts[run.attempt_id]
@@ -252,14 +269,17 @@ class Simulation:
     def _stop(self, attempt_id: str, reason: StopReason) -> None:
         handler = self.handlers[attempt_id]
         handler.stopped = reason
-        if handler.stubborn:
+        if not handler.stubborn:
+            self.at(self.now, lambda: self._stopped(attempt_id, reason))
+
+    def _stopped(self, attempt_id: str, reason: StopReason) -> None:
+        if self.handlers.pop(attempt_id, None) is None:
             return
-        del self.handlers[attempt_id]
         if reason is StopReason.CANCELLED:
             self._report(attempt_id, failed("cancelled", "stopped"))
         else:
-            self.at(self.now, lambda: self.apply(self.core.abandoned(attempt_id, self.now)))
+            self.apply(self.core.abandoned(attempt_id, self.now))
 
     def _report(self, attempt_id: str, report: Report) -> None:
         self.reported[attempt_id] = report
-        self.at(self.now, lambda: self.apply(self.core.finished(attempt_id, report, self.now)))
+        self.apply(self.core.finished(attempt_id, report, self.now))

@@ -19,12 +19,13 @@ from orbit_sdk.worker.effects import Leave, Noted, Run, Settled, Stop, StopReaso
 from orbit_sdk.worker.limits import LEAVE_DRAINING_S, WELCOME_TIMEOUT_S
 from orbit_sdk.worker.outcomes import RESULT_REFUSED, Report
 from orbit_sdk.worker.session import Phase
+from tests.contract.oracle import VERSIONS
 from tests.sdk.worker.wired import LEASE_S, MARGIN_S, Wired
 
 
-@pytest.fixture
-def wired() -> Wired:
-    wired = Wired()
+@pytest.fixture(params=VERSIONS)
+def wired(request: pytest.FixtureRequest) -> Wired:
+    wired = Wired(version=request.param)
     wired.connect()
     return wired
 

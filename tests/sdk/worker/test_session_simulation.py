@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbit_sdk.protocol.states import AttemptState
+from tests.contract.oracle import VERSIONS, Version
 from tests.sdk.worker.simulation import Faults, Simulation
 
 SCENES = {
@@ -21,16 +22,18 @@ SCENES = {
 }
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scene", SCENES)
-def test_what_must_hold_holds(scene: str, seed: int) -> None:
-    run = Simulation(seed, SCENES[scene])
+def test_what_must_hold_holds(scene: str, seed: int, version: Version) -> None:
+    run = Simulation(seed, SCENES[scene], version)
     run.run()
-    assert run.runs > 10
+    assert run.runs > 5
 
 
-def test_a_quiet_network_loses_no_lease_and_settles_every_run() -> None:
-    run = Simulation(7, Faults())
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_quiet_network_loses_no_lease_and_settles_every_run(version: Version) -> None:
+    run = Simulation(7, Faults(), version)
     run.run()
     states = {attempt.state for attempt in run.gateway.attempts.values() if attempt.starts}
     assert states == {AttemptState.SUCCEEDED}
@@ -38,17 +41,19 @@ def test_a_quiet_network_loses_no_lease_and_settles_every_run() -> None:
     assert all(settled.applied for settled in run.settled.values())
 
 
-def test_cuts_shorter_than_the_lease_cost_no_running_attempt() -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cuts_shorter_than_the_lease_cost_no_running_attempt(version: Version) -> None:
     # INV-22: down for at most 8 s and a welcome, with a lease of 60 s.
-    run = Simulation(11, Faults(cut_per_s=0.1, lease_s=60.0))
+    run = Simulation(11, Faults(cut_per_s=0.1, lease_s=60.0), version)
     run.run()
     ended = [attempt.state for attempt in run.gateway.attempts.values() if attempt.starts]
     assert len(ended) > 20
     assert set(ended) == {AttemptState.SUCCEEDED}
 
 
-def test_cancelled_attempts_are_confirmed_as_cancelled() -> None:
-    run = Simulation(3, Faults(cancel_per_s=0.5))
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cancelled_attempts_are_confirmed_as_cancelled(version: Version) -> None:
+    run = Simulation(3, Faults(cancel_per_s=0.5), version)
     run.run()
     intended = [attempt for attempt in run.gateway.attempts.values() if attempt.intent]
     assert len(intended) > 10
@@ -61,6 +66,7 @@ def test_cancelled_attempts_are_confirmed_as_cancelled() -> None:
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
+    version=st.sampled_from(VERSIONS),
     faults=st.builds(
         Faults,
         lose=st.floats(0, 0.5),
@@ -74,5 +80,5 @@ def test_cancelled_attempts_are_confirmed_as_cancelled() -> None:
         drain_at=st.none() | st.floats(0, 290),
     ),
 )
-def test_it_holds_for_any_mixture(seed: int, faults: Faults) -> None:
-    Simulation(seed, faults).run()
+def test_it_holds_for_any_mixture(seed: int, faults: Faults, version: Version) -> None:
+    Simulation(seed, faults, version).run()

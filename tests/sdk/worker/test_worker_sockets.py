@@ -13,10 +13,11 @@ import pytest
 
 from orbit_sdk.errors import Conflict, Forbidden, OrbitError, Unauthorized, Unavailable
 from orbit_sdk.protocol.frames import CapacityFrame, FinishFrame, HelloFrame, RenewFrame
-from orbit_sdk.protocol.states import AttemptState
+from orbit_sdk.protocol.states import AttemptState, Outcome
 from orbit_sdk.worker.context import TaskContext
 from orbit_sdk.worker.outcomes import TaskFailed, TaskUnknown
 from orbit_sdk.worker.worker import EXIT_CLEAN, EXIT_WORK_LEFT, Worker
+from tests.contract.oracle import VERSIONS, Version
 from tests.sdk.worker.served_gateway import CREDENTIAL, ServedGateway, served_gateway
 
 
@@ -173,8 +174,10 @@ async def test_renewals_are_not_starved_by_a_loop_that_a_handler_blocks() -> Non
         assert await code == EXIT_CLEAN
 
 
-async def test_a_cancelled_attempt_is_stopped_and_reported_as_cancelled() -> None:
-    async with served_gateway(lease_s=3.0) as gateway:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_cancelled_attempt_is_stopped_and_reported_as_cancelled(version: Version) -> None:
+    """OP-03: by the answer to a renewal, for v1 or where a pushed frame was lost."""
+    async with served_gateway(lease_s=3.0, version=version) as gateway:
         worker = made_worker(gateway)
         cleaned = []
 
@@ -201,6 +204,98 @@ async def test_a_cancelled_attempt_is_stopped_and_reported_as_cancelled() -> Non
             await gateway.until(lambda: all(settled(gateway, a) for a in attempts))
         assert {state_of(gateway, a) for a in attempts} == {AttemptState.CANCELLED}
         assert cleaned == [True]
+        word = Outcome.FAILED if version == "1" else Outcome.CANCELLED
+        assert {frame.body.outcome for frame in finishes(gateway)} == {word}
+        assert {frame.body.error_code for frame in finishes(gateway)} == {"cancelled"}
+
+
+async def test_a_pushed_cancellation_stops_a_handler_without_any_renewal() -> None:
+    """R-127, R-128."""
+    async with served_gateway() as gateway:
+        worker = made_worker(gateway)
+        cleaned = []
+        begun = asyncio.Event()
+
+        @worker.handler("work")
+        async def endless(ctx: TaskContext) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.append(ctx.cancelled.is_set())
+
+        async with serving(worker, gateway):
+            attempt = await gateway.assign()
+            await begun.wait()
+            gateway.model.cancel(attempt)
+            await gateway.say(gateway.model.cancellation(attempt))
+            await gateway.until(lambda: settled(gateway, attempt))
+        assert state_of(gateway, attempt) is AttemptState.CANCELLED
+        assert cleaned == [True]
+        assert not [frame for frame in gateway.model.seen if isinstance(frame, RenewFrame)]
+        assert finishes(gateway)[0].body.outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_worker_speaks_the_best_version_that_the_server_knows(version: Version) -> None:
+    """R-055: and works on with an older server."""
+    async with served_gateway(version=version) as gateway:
+        worker = made_worker(gateway)
+        worker.handler("work")(lambda: "done")
+        async with serving(worker, gateway):
+            attempt = await gateway.assign()
+            await gateway.until(lambda: settled(gateway, attempt))
+            assert gateway.socket.subprotocol == f"pulse.worker.v{version}"
+        assert state_of(gateway, attempt) is AttemptState.SUCCEEDED
+
+
+async def test_what_is_due_together_travels_together() -> None:
+    """OP-06: assigned in one frame, started in one, and finished in one."""
+    async with served_gateway() as gateway:
+        worker = made_worker(gateway, capacity=64)
+        go_on = asyncio.Event()
+
+        @worker.handler("work")
+        async def work() -> str:
+            await go_on.wait()
+            return "done"
+
+        async with serving(worker, gateway):
+            before = gateway.model.messages
+            await gateway.say(gateway.model.assign_many(64))
+            attempts = list(gateway.model.attempts)
+            await gateway.until(
+                lambda: all(state_of(gateway, a) is AttemptState.RUNNING for a in attempts)
+            )
+            assert gateway.model.messages == before + 1
+            go_on.set()
+            await gateway.until(lambda: all(settled(gateway, a) for a in attempts))
+            assert gateway.model.messages < before + 10
+        assert len(finishes(gateway)) == 64
+
+
+async def test_a_node_that_leaves_is_left_and_what_runs_goes_on_elsewhere() -> None:
+    """R-129."""
+    async with served_gateway() as gateway:
+        worker = made_worker(gateway)
+        go_on = asyncio.Event()
+
+        @worker.handler("work")
+        async def work() -> str:
+            await go_on.wait()
+            return "done"
+
+        async with serving(worker, gateway):
+            attempt = await gateway.assign()
+            await gateway.until(lambda: state_of(gateway, attempt) is AttemptState.RUNNING)
+            first = gateway.model.session_id
+            await gateway.say(gateway.model.drain())
+            gateway.model.node_draining = False
+            await gateway.until(lambda: gateway.model.session_id not in ("", first))
+            go_on.set()
+            await gateway.until(lambda: settled(gateway, attempt))
+        assert state_of(gateway, attempt) is AttemptState.SUCCEEDED
+        assert gateway.model.attempts[attempt].session_id != first
 
 
 async def test_a_cut_connection_is_resumed_and_costs_no_attempt() -> None:

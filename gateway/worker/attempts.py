@@ -1,0 +1,155 @@
+"""The attempts of one connection: proofs, commands for the store, and answers gathered by frame.
+
+Pure, under the session core. A frame of n items makes n commands, each judged on its own; the frame
+is answered once all of them are. How long that takes is bounded by the lanes' patience: a command
+whose attempt is busy waits there for its turn.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from gateway.lanes import Refused
+from gateway.worker.dialect import Batch, Cancellation, Operation, Result
+from gateway.worker.lease_secret import KeyRing
+from gateway.worker.slots import Grant, Slots
+from orbit_sdk.protocol import bodies
+from orbit_sdk.protocol.errors import ErrorCode
+from orbit_sdk.protocol.frames import AttemptRef
+from orbit_sdk.protocol.frames_v2 import AttemptItem, FinishItem
+from orbit_sdk.protocol.states import ATTEMPT_ACTIVE
+from store.commands import AttemptCommand, CommandOutcome, FinishCommand
+
+Command: TypeAlias = AttemptCommand | FinishCommand
+
+
+class Gathering(msgspec.Struct, eq=False):
+    """The results of one frame so far; `missing` of them are still to come."""
+
+    message_id: str
+    operation: Operation
+    results: list[Result | None]
+    missing: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Give commands to the lane of their operation; for each answer call `attempt_answered` with
+    the gathering and the command's place in it."""
+
+    gathering: Gathering
+    commands: Sequence[tuple[int, Command]]
+
+
+class Attempts:
+    """Who holds what here. `gate_id` is that of the session's queue, once it is known."""
+
+    def __init__(self, session_id: str, namespace_id: str, ring: KeyRing, hold_s: float) -> None:
+        self.gate_id = 0
+        self.slots = Slots(hold_s)
+        self.open_commands = 0
+        """Commands given to the lanes and not yet answered."""
+        self._session_id = session_id
+        self._namespace_id = namespace_id
+        self._ring = ring
+
+    def ask(self, batch: Batch, now: float) -> Ask:
+        """The commands of a frame; an item without a valid proof is answered here (INV-21)."""
+        operation = batch.operation
+        make: Callable[..., Command] = (
+            self._finish_command if operation is Operation.FINISH else self._attempt_command
+        )
+        commands: list[tuple[int, Command]] = []
+        results: list[Result | None] = [None] * len(batch.items)
+        for place, item in enumerate(batch.items):
+            ref = item.ref if isinstance(item, FinishItem) else item
+            if not self._proves(ref):
+                results[place] = ErrorCode.ATTEMPT_NOT_FOUND
+                continue
+            if operation is Operation.RESUME:
+                # Counted as held from here on, so that no twin takes it for one never handed over.
+                self.slots.take(ref.attempt_id, now)
+            commands.append((place, make(item)))
+        self.open_commands += len(commands)
+        return Ask(Gathering(batch.message_id, operation, results, len(commands)), commands)
+
+    def answered(
+        self,
+        gathering: Gathering,
+        place: int,
+        command: Command,
+        outcome: CommandOutcome | Refused,
+        now: float,
+    ) -> None:
+        """What the store said; the lanes never overlap two commands of one attempt."""
+        self.open_commands -= 1
+        gathering.missing -= 1
+        gathering.results[place] = self._result(gathering.operation, command, outcome, now)
+
+    def hand_over(self, attempt_id: str, task_id: str, epoch: int, now: float) -> Grant:
+        """Take a slot for an assignment that goes to the worker now, with its secret."""
+        text = str(epoch)
+        grant = Grant(task_id, text, self._ring.derive(attempt_id, text))
+        self.slots.take(attempt_id, now, grant)
+        return grant
+
+    def cancellation(self, attempt_id: str) -> Cancellation | None:
+        """What to tell the worker of an attempt that it holds; None if it is not known to."""
+        grant = self.slots.grant(attempt_id)
+        return None if grant is None else Cancellation(attempt_id, grant.task_id, grant.epoch)
+
+    def _result(
+        self, operation: Operation, command: Command, outcome: CommandOutcome | Refused, now: float
+    ) -> Result:
+        slots, attempt_id = self.slots, command.attempt_id
+        if isinstance(outcome, Refused):
+            return outcome.code
+        if outcome.code != "ok":
+            if outcome.code == ErrorCode.ATTEMPT_NOT_FOUND or operation is Operation.RESUME:
+                slots.free(attempt_id)
+            return ERROR_CODES.get(outcome.code, ErrorCode.INTERNAL)
+        if outcome.settled or outcome.lease_state not in ATTEMPT_ACTIVE:
+            slots.free(attempt_id)
+        elif operation is Operation.RESUME:
+            slots.take(attempt_id, now, Grant(command.task_id, str(command.epoch), ""))
+        else:
+            slots.take(attempt_id, now)
+        return outcome
+
+    def _attempt_command(self, item: AttemptItem) -> AttemptCommand:
+        return AttemptCommand(
+            self._namespace_id,
+            self._session_id,
+            self.gate_id,
+            item.task_id,
+            item.attempt_id,
+            int(item.epoch),
+            item.message_id,
+        )
+
+    def _finish_command(self, item: FinishItem) -> FinishCommand:
+        ref = item.ref
+        result = bytes(item.result)
+        error_code = item.error_code or ""
+        return FinishCommand(
+            self._namespace_id,
+            self._session_id,
+            ref.task_id,
+            ref.attempt_id,
+            int(ref.epoch),
+            item.message_id,
+            bodies.finish_hash(item.outcome, error_code, result),
+            item.outcome,
+            error_code or None,
+            result,
+        )
+
+    def _proves(self, ref: AttemptRef) -> bool:
+        """Whether the caller holds the attempt's secret; remembered for attempts given here."""
+        if self.slots.proves(ref.attempt_id, ref.epoch, ref.lease_secret):
+            return True
+        return self._ring.verify(ref.attempt_id, ref.epoch, ref.lease_secret)
+
+
+ERROR_CODES = {code.value: code for code in ErrorCode}
+"""The codes that the store's words stand for."""
