@@ -32,7 +32,8 @@ BEGIN
                     WHEN NOT holds_attempt_v1(c.namespace, c.instance, c.secret_hash, c.attempt)
                          OR l.task_id <> c.task OR l.epoch <> c.epoch THEN 'attempt_not_found'
                     WHEN l.attempt_id IS NULL THEN 'late'
-                    WHEN l.state = 'LEASED' THEN 'operation_conflict'
+                    WHEN l.state = 'LEASED' OR c.outcome = 'CANCELLED' AND l.intent IS NULL
+                        THEN 'operation_conflict'
                     ELSE 'apply' END
                 WHEN l.attempt_id IS NULL THEN CASE
                     WHEN s.closed_at IS NULL AND s.expires_at > v_now OR EXISTS (
@@ -45,7 +46,8 @@ BEGIN
                 WHEN l.task_id <> c.task OR l.epoch <> c.epoch OR l.namespace_id <> c.namespace
                     THEN 'attempt_not_found'
                 WHEN l.session_id <> c.session THEN 'resume_required'
-                WHEN l.state = 'LEASED' THEN 'operation_conflict'
+                WHEN l.state = 'LEASED' OR c.outcome = 'CANCELLED' AND l.intent IS NULL
+                    THEN 'operation_conflict'
                 ELSE 'apply' END AS verdict
         FROM command c
         LEFT JOIN (SELECT * FROM lease WHERE attempt_id = ANY (p_attempt)) l
@@ -53,8 +55,9 @@ BEGIN
         LEFT JOIN (SELECT * FROM session WHERE id = ANY (p_session)) s ON s.id = c.session
     ), decided AS (
         SELECT j.*,
-            CASE WHEN j.outcome <> 'FAILED' THEN j.outcome
-                 WHEN j.intent = 'caller' AND j.code = 'cancelled' THEN 'CANCELLED'
+            CASE WHEN j.outcome IN ('SUCCEEDED', 'UNKNOWN') THEN j.outcome
+                 WHEN j.intent = 'caller' AND (j.outcome = 'CANCELLED' OR j.code = 'cancelled')
+                      THEN 'CANCELLED'
                  ELSE 'FAILED' END AS attempt_state,
             CASE WHEN j.outcome = 'SUCCEEDED' THEN 'SUCCEEDED'
                  WHEN j.outcome = 'UNKNOWN' THEN 'NEEDS_REVIEW'

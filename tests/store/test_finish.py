@@ -108,6 +108,37 @@ async def test_an_unknown_end_goes_to_review(world: World, safety: str) -> None:
     assert view.completed_at is None
 
 
+@pytest.mark.parametrize(
+    ("intent", "state", "task_code"),
+    [("caller", "CANCELLED", None), ("deadline", "FAILED", "deadline_exceeded")],
+)
+async def test_a_stop_is_confirmed_under_an_intent(
+    world: World, intent: str, state: str, task_code: str | None
+) -> None:
+    """OP-02, R-128: with the outcome of v2 as with the code of v1."""
+    for ending in (
+        {"outcome": "CANCELLED", "error_code": "cancelled"},
+        {"outcome": "FAILED", "error_code": "cancelled"},
+    ):
+        start = await world.running(await world.worker())
+        await world.intend(start, intent)
+        report = world.finish_of(start, **ending)
+        outcome = await world.finish(report)
+        assert (outcome.task_state, outcome.attempt_state) == (state, state)
+        view = await world.view(start.task_id)
+        assert (view.state, view.error_code) == (state, task_code)
+        assert await world.finish(report) == original(outcome, world)
+
+
+async def test_no_stop_is_confirmed_that_nobody_asked_for(world: World) -> None:
+    """INV-18: CANCELLED is written only with a stored intent."""
+    start = await world.running(await world.worker())
+    stopped = world.finish_of(start, outcome="CANCELLED", error_code="cancelled")
+    assert (await world.finish(stopped)).code == "operation_conflict"
+    assert (await world.view(start.task_id)).state == "RUNNING"
+    assert (await world.finish(world.finish_of(start))).task_state == "SUCCEEDED"
+
+
 def original(outcome: CommandOutcome, world: World) -> CommandOutcome:
     return msgspec.structs.replace(outcome, deduplicated=True, server_time=world.now)
 

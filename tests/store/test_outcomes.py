@@ -22,6 +22,7 @@ REPORTS = {
     Act.FINISH_SUCCEEDED: ("SUCCEEDED", None),
     Act.FINISH_FAILED: ("FAILED", "smtp.down"),
     Act.FINISH_STOPPED: ("FAILED", "cancelled"),
+    Act.FINISH_CANCELLED: ("CANCELLED", "cancelled"),
     Act.FINISH_UNKNOWN: ("UNKNOWN", "link.cut"),
 }
 VERDICTS = {

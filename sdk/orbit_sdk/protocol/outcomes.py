@@ -38,6 +38,7 @@ class Act(StrEnum):
     FINISH_SUCCEEDED = "finish SUCCEEDED"
     FINISH_FAILED = "finish FAILED"
     FINISH_STOPPED = "finish FAILED, code `cancelled`"
+    FINISH_CANCELLED = "finish CANCELLED, of v2"
     FINISH_UNKNOWN = "finish UNKNOWN"
     LAPSE = "the lease lapses"
     DEADLINE = "the deadline passes"
@@ -118,6 +119,12 @@ ROWS: Final = (
     ),
     *_failure(_A.FINISH_FAILED, _X.FAILED),
     *_failure(_A.FINISH_STOPPED, _X.CANCELLED),
+    *_finish(
+        _A.FINISH_CANCELLED,
+        Row(_A.FINISH_CANCELLED, (_S.RUNNING,), _B.OPERATION_CONFLICT),
+        Row(_A.FINISH_CANCELLED, (_S.STOPPING,), _B.APPLIED, _S.CANCELLED, _X.CANCELLED),
+        Row(_A.FINISH_CANCELLED, (_S.OVERDUE,), _B.APPLIED, _S.FAILED, _X.FAILED),
+    ),
     *_finish(
         _A.FINISH_UNKNOWN,
         Row(_A.FINISH_UNKNOWN, _HELD, _B.APPLIED, _S.NEEDS_REVIEW, _X.UNKNOWN),
