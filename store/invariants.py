@@ -88,11 +88,15 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         "INV-8",
-        "a receipt of its own is a renewal or a final answer about an attempt that exists",
+        "a receipt of its own is a renewal, a second start that repeats the first one's, or a"
+        " final answer about an attempt that exists",
         "SELECT r.attempt_id FROM receipt r WHERE r.disposition = 'APPLIED'"
-        " AND r.operation <> 'renew' OR NOT EXISTS (SELECT 1 FROM lease l"
-        " WHERE l.attempt_id = r.attempt_id UNION ALL SELECT 1 FROM attempt a"
-        " WHERE a.id = r.attempt_id)",
+        " AND r.operation = 'finish' OR NOT EXISTS (SELECT 1 FROM lease l"
+        " WHERE l.attempt_id = r.attempt_id AND (r.operation <> 'start' OR"
+        " r.disposition <> 'APPLIED' OR (r.task_revision, r.lease_until) ="
+        " (l.start_revision, l.start_lease_until)) UNION ALL SELECT 1 FROM attempt a"
+        " WHERE a.id = r.attempt_id AND (r.operation <> 'start' OR r.disposition <> 'APPLIED'"
+        " OR (r.task_revision, r.lease_until) = (a.start_revision, a.start_lease_until)))",
     ),
     Invariant(
         "INV-10",

@@ -1,6 +1,6 @@
 -- LEASED to RUNNING, once, for the current owner with a valid lease under an open gate (R-131,
--- R-132). A second start of a running attempt gets the original receipt; one of an attempt that is
--- over gets its final answer.
+-- R-132). A second start of a running attempt gets the original receipt, for ever (INV-8); a first
+-- one of an attempt that is over gets its final answer.
 CREATE OR REPLACE FUNCTION start_attempts_v1(
     p_namespace uuid[], p_session uuid[], p_gate bigint[], p_task uuid[], p_attempt uuid[],
     p_epoch bigint[], p_message uuid[], p_now timestamptz DEFAULT NULL
@@ -20,6 +20,7 @@ BEGIN
              WITH ORDINALITY AS c (namespace, session, task, attempt, epoch, message, ord)
     ), judged AS MATERIALIZED (
         SELECT c.*, l.session_id, l.intent, l.lease_until, l.start_revision, l.start_lease_until,
+            l.start_message_id,
             CASE
                 WHEN c.place > 1 THEN 'again'
                 WHEN s.closed_at IS NOT NULL OR s.id IS NULL THEN 'session_superseded'
@@ -51,6 +52,13 @@ BEGIN
         WHERE j.verdict = 'apply' AND l.attempt_id = j.attempt
           AND l.attempt_id = ANY (p_attempt)
         RETURNING l.attempt_id, l.start_revision, l.lease_until
+    ), kept AS (
+        -- Answered under a message id of its own, so under that it is the same after the end too.
+        INSERT INTO receipt
+        SELECT j.attempt, 'start', j.message, NULL, 'RUNNING', 'RUNNING', j.start_revision,
+               j.start_lease_until, 'APPLIED', v_now
+        FROM judged j WHERE j.verdict = 'repeat' AND j.message <> j.start_message_id
+        ON CONFLICT DO NOTHING
     )
     SELECT o.* FROM judged j
     LEFT JOIN applied a ON j.verdict = 'apply' AND a.attempt_id = j.attempt

@@ -225,6 +225,8 @@ class Model:
         if attempt.session is not session:
             return Answer("resume_required")
         if attempt.start is not None:
+            if message != attempt.start[0]:
+                attempt.receipts.setdefault(("start", message), (None, attempt.start[1]))
             return self._answer(attempt, attempt.start[1], deduplicated=True)
         if self.paused:
             return Answer("execution_gated")

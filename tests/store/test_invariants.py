@@ -27,7 +27,7 @@ BREACHES: tuple[tuple[str, str], ...] = (
     ("a reported end has its receipt", "UPDATE attempt SET finish_hash = NULL"),
     ("a settled task has its event", "DELETE FROM event"),
     (
-        "a receipt of its own is a renewal or a final answer",
+        "a receipt of its own is a renewal, a second start",
         "UPDATE receipt SET attempt_id = gen_random_uuid()",
     ),
     (

@@ -45,6 +45,22 @@ async def test_a_repeat_gets_the_original_receipt_and_a_fresh_lease(world: World
         )
 
 
+async def test_a_second_start_keeps_its_receipt_after_the_end(world: World) -> None:
+    """INV-8: repeated under its own message id, it gets what it got first."""
+    start = await world.running(await world.worker())
+    second = world.again(start)
+    first = await world.start(second)
+    await world.finish(world.finish_of(start))
+    assert await world.start(second) == msgspec.structs.replace(
+        first, active=False, lease_state="SUCCEEDED", settled=True
+    )
+    assert (first.deduplicated, first.disposition, first.attempt_state) == (
+        True,
+        "APPLIED",
+        "RUNNING",
+    )
+
+
 async def test_a_second_start_in_one_batch_waits_for_the_next(world: World) -> None:
     [one, two] = await world.leased(await world.worker(), 2)
     batch = [one, world.again(one), two]
