@@ -67,6 +67,14 @@ transcripts: setup ## write docs/transcripts.md anew, from a run on a cluster of
 bench: setup ## measure full lives a second and dispatch latency on this machine
 	$(BIN)/python -m loadtest.bench $(ARGS)
 
+.PHONY: races
+races: setup ## run each race of tests/races 100 times, stop at the first failure (its name has the seed)
+	ORBIT_RACE_REPEATS=$${ORBIT_RACE_REPEATS:-100} $(BIN)/python -m pytest -x -p no:randomly tests/races $(ARGS)
+
+.PHONY: campaign
+campaign: setup ## kill gateways, dispatchers, workers and stores under load, then balance the books
+	$(BIN)/python -m loadtest.campaign $(ARGS)
+
 .PHONY: lock
 lock: ## pin the dependencies anew, with hashes and without addresses
 	@tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
