@@ -1,8 +1,9 @@
 """`make bench`: the figures, all in one run on embedded stores, with everything on this machine.
 
-(a) the SQL functions alone; (b) full lives over v1 WebSockets with HTTP batch submission, through
-one and two gateways; (c) the time from a submission's answer to its assignment at a fixed rate.
-Prints a summary and writes `loadtest/results/<date>-<commit>.json` with commit, machine, settings.
+(a) the SQL functions alone; (b) full lives over WebSockets, in v1 and in v2, with HTTP batch
+submission, through one and two gateways; (c) the time from a submission's answer to its assignment
+at a fixed rate. Prints a summary and writes `loadtest/results/<date>-<commit>.json` with commit,
+machine, settings.
 """
 
 from __future__ import annotations
@@ -89,17 +90,6 @@ def _pid(pid: int | None) -> int:
     return pid
 
 
-def _credential(cluster: LocalCluster) -> str:
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "orbit"), "app", "create", "bench", "--json"],
-        env={"ORBIT_DATABASE_URL": cluster.database_url, "PATH": os.environ.get("PATH", "")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return str(json.loads(done.stdout)["credential"])
-
-
 def _swarm(cluster: LocalCluster, credential: str, mode: str, args: list[str]) -> dict[str, Any]:
     """Run a swarm against every gateway; add CPU seconds per 1,000 lives of each process."""
     urls = [
@@ -134,15 +124,19 @@ def _lives(args: argparse.Namespace, gateways: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="orbit-bench-") as folder,
         LocalCluster(folder, gateways=gateways, settings={"ORBIT_LOG_LEVEL": "warning"}) as cluster,
     ):
-        credential = _credential(cluster)
-        sizes = ["--workers", str(args.workers), "--capacity", str(args.capacity)]
+        credential = cluster.create_app("bench", "default")
         window = ["--seconds", str(args.seconds)]
-        found = {"throughput": _swarm(cluster, credential, "throughput", sizes + window)}
+        sizes = ["--workers", str(args.workers), "--capacity", str(args.capacity), *window]
         rate = ["--rate", str(args.rate), *window]
-        found["latency"] = _swarm(cluster, credential, "latency", rate)
+        found: dict[str, Any] = {}
+        for protocol in args.protocol:
+            spoken = ["--protocol", protocol]
+            found[protocol] = {
+                "throughput": _swarm(cluster, credential, "throughput", sizes + spoken),
+                "latency": _swarm(cluster, credential, "latency", rate + spoken),
+            }
         if gateways == args.gateways[0]:
-            rounds = args.sql_rounds
-            found["sql"] = asyncio.run(_sql(cluster.database_url, rounds))
+            found["sql"] = asyncio.run(_sql(cluster.database_url, args.sql_rounds))
         return found
 
 
@@ -166,24 +160,44 @@ def _print(report: dict[str, Any]) -> None:
     for name, run in sql.items():
         steps = "  ".join(f"{step} {value:.0f}" for step, value in run["us_per_life"].items())
         print(f"    {name:<14} {run['lives_per_s']:8,.0f} lives/s   us a life: {steps}")
-    print("(b) full lives over v1 WebSockets, HTTP batch submission")
+    protocols = report["settings"]["protocol"]
+    print("(b) full lives over WebSockets, HTTP batch submission")
     for run in report["runs"]:
-        through = run["throughput"]
-        rate = through["lives_per_s"]
-        print(
-            f"    {run['gateways']} gateway(s)   {rate:8,.0f} lives/s   b/a {rate / best:.2f}"
-            f"   lost {through['lost']}  doubled {through['doubled']}  errors {through['errors']}"
-        )
-        for name, value in sorted(through["cpu_s_per_1000_lives"].items()):
-            print(f"        {name:<14} {value * 1000:6.1f} CPU us a life")
+        for protocol in protocols:
+            _print_throughput(run["gateways"], protocol, run[protocol]["throughput"], best)
+        if "v2_over_v1" in run:
+            print(f"    {run['gateways']} gateway(s)   v2 / v1 {run['v2_over_v1']:.2f}")
     print("(c) from the submission's answer to the assignment, single submissions, open loop")
     for run in report["runs"]:
-        late = run["latency"]
-        print(
-            f"    {run['gateways']} gateway(s)   {late['rate_per_s']:.0f} tasks/s"
-            f"   p50 {late['p50_ms']:.2f}  p90 {late['p90_ms']:.2f}  p99 {late['p99_ms']:.2f}"
-            f"  max {late['max_ms']:.2f} ms"
-        )
+        for protocol in protocols:
+            late = run[protocol]["latency"]
+            print(
+                f"    {run['gateways']} gateway(s)   {protocol}   {late['rate_per_s']:.0f} tasks/s"
+                f"   p50 {late['p50_ms']:.2f}  p90 {late['p90_ms']:.2f}  p99 {late['p99_ms']:.2f}"
+                f"  max {late['max_ms']:.2f} ms"
+            )
+
+
+def _print_throughput(
+    gateways: int, protocol: str, through: dict[str, Any], sql_lives_per_s: float
+) -> None:
+    rate = through["lives_per_s"]
+    print(
+        f"    {gateways} gateway(s)   {protocol} {rate:8,.0f} lives/s   b/a"
+        f" {rate / sql_lives_per_s:.2f}   lost {through['lost']}  doubled {through['doubled']}"
+        f"  errors {through['errors']}"
+    )
+    used = {name: value * 1000 for name, value in through["cpu_s_per_1000_lives"].items()}
+    for name, value in sorted({**used, "all": sum(used.values())}.items()):
+        print(f"        {name:<14} {value:6.1f} CPU us a life")
+
+
+def _ratio(run: dict[str, Any]) -> dict[str, float]:
+    """How many lives of v2 there are for one of v1, where both were measured."""
+    if "v1" not in run or "v2" not in run:
+        return {}
+    rates = [run[protocol]["throughput"]["lives_per_s"] for protocol in ("v2", "v1")]
+    return {"v2_over_v1": rates[0] / rates[1]}
 
 
 def main() -> None:
@@ -194,6 +208,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=64)
     parser.add_argument("--rate", type=float, default=500.0, help="tasks a second of part (c)")
     parser.add_argument("--gateways", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--protocol", choices=("v1", "v2"), nargs="+", default=["v1", "v2"])
     parser.add_argument("--sql-rounds", type=int, default=200, help="batches of part (a)")
     parser.add_argument("--output", type=Path, help="where to write the report")
     args = parser.parse_args()
@@ -207,7 +222,8 @@ def main() -> None:
     }
     for gateways in args.gateways:
         print(f"measuring with {gateways} gateway(s) ...", flush=True)
-        report["runs"].append({"gateways": gateways, **_lives(args, gateways)})
+        run = {"gateways": gateways, **_lives(args, gateways)}
+        report["runs"].append(run | _ratio(run))
     _print(report)
     name = f"{now:%Y-%m-%d}-{report['commit']}.json"
     path = args.output or RESULTS / name

@@ -21,7 +21,7 @@ import picows
 import uvloop
 
 from loadtest.http_pipe import HttpPipe
-from loadtest.link import WorkerLink
+from loadtest.link import LINKS, WorkerLink
 
 HANDLER = "bench.noop"
 BATCH_TASKS = 500
@@ -111,13 +111,13 @@ async def _connect(args: argparse.Namespace, tally: Tally) -> list[WorkerLink]:
     links = []
     for number in range(args.workers):
         url = args.url[number % len(args.url)].replace("http", "ws", 1) + "/v1/worker/connect"
-        link = WorkerLink(queue_id, HANDLER, args.capacity, tally.assign, tally.finish)
+        link = LINKS[args.protocol](queue_id, HANDLER, args.capacity, tally.assign, tally.finish)
         await picows.ws_connect(
             functools.partial(_same, link),
             url,
             extra_headers={
                 "Authorization": f"Bearer {args.credential}",
-                "Sec-WebSocket-Protocol": "pulse.worker.v1",
+                "Sec-WebSocket-Protocol": f"pulse.worker.{args.protocol}",
             },
         )
         links.append(link)
@@ -230,6 +230,7 @@ def main() -> None:
     parser.add_argument("mode", choices=("throughput", "latency"))
     parser.add_argument("--url", action="append", required=True)
     parser.add_argument("--credential", required=True)
+    parser.add_argument("--protocol", choices=sorted(LINKS), default="v2")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--capacity", type=int, default=64)
     parser.add_argument("--warmup", type=float, default=3.0)

@@ -25,12 +25,16 @@ Command: TypeAlias = AttemptCommand | FinishCommand
 
 
 class Gathering(msgspec.Struct, eq=False):
-    """The results of one frame so far; `missing` of them are still to come."""
+    """The results of one frame so far; `missing` of them are still to come. `freed`: slots were
+    given back since somebody last looked."""
 
     message_id: str
     operation: Operation
     results: list[Result | None]
     missing: int
+    freed: bool = False
+    over: ErrorCode | None = None
+    """Why the session is over, if that is what the store said."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -84,7 +88,19 @@ class Attempts:
         """What the store said; the lanes never overlap two commands of one attempt."""
         self.open_commands -= 1
         gathering.missing -= 1
-        gathering.results[place] = self._result(gathering.operation, command, outcome, now)
+        if isinstance(outcome, Refused):
+            gathering.results[place] = outcome.code
+        elif outcome.code == "ok":
+            gathering.results[place] = outcome
+            self._count(gathering, command, outcome, now)
+        else:
+            code = ERROR_CODES.get(outcome.code, ErrorCode.INTERNAL)
+            gathering.results[place] = code
+            if code in SESSION_OVER:
+                gathering.over = code
+            if code is ErrorCode.ATTEMPT_NOT_FOUND or gathering.operation is Operation.RESUME:
+                self.slots.free(command.attempt_id)
+                gathering.freed = True
 
     def hand_over(self, attempt_id: str, task_id: str, epoch: int, now: float) -> Grant:
         """Take a slot for an assignment that goes to the worker now, with its secret."""
@@ -98,23 +114,18 @@ class Attempts:
         grant = self.slots.grant(attempt_id)
         return None if grant is None else Cancellation(attempt_id, grant.task_id, grant.epoch)
 
-    def _result(
-        self, operation: Operation, command: Command, outcome: CommandOutcome | Refused, now: float
-    ) -> Result:
-        slots, attempt_id = self.slots, command.attempt_id
-        if isinstance(outcome, Refused):
-            return outcome.code
-        if outcome.code != "ok":
-            if outcome.code == ErrorCode.ATTEMPT_NOT_FOUND or operation is Operation.RESUME:
-                slots.free(attempt_id)
-            return ERROR_CODES.get(outcome.code, ErrorCode.INTERNAL)
+    def _count(
+        self, gathering: Gathering, command: Command, outcome: CommandOutcome, now: float
+    ) -> None:
+        """An attempt holds its slot exactly while it may be live (INV-12)."""
+        attempt_id = command.attempt_id
         if outcome.settled or outcome.lease_state not in ATTEMPT_ACTIVE:
-            slots.free(attempt_id)
-        elif operation is Operation.RESUME:
-            slots.take(attempt_id, now, Grant(command.task_id, str(command.epoch), ""))
+            self.slots.free(attempt_id)
+            gathering.freed = True
+        elif gathering.operation is Operation.RESUME:
+            self.slots.take(attempt_id, now, Grant(command.task_id, str(command.epoch), ""))
         else:
-            slots.take(attempt_id, now)
-        return outcome
+            self.slots.take(attempt_id, now)
 
     def _attempt_command(self, item: AttemptItem) -> AttemptCommand:
         return AttemptCommand(
@@ -153,3 +164,5 @@ class Attempts:
 
 ERROR_CODES = {code.value: code for code in ErrorCode}
 """The codes that the store's words stand for."""
+SESSION_OVER = (ErrorCode.SESSION_SUPERSEDED, ErrorCode.SESSION_EXPIRED)
+"""Refusals that end more than their operation."""

@@ -21,7 +21,7 @@ from gateway import limits
 from gateway.lanes import Refused
 from gateway.worker.actions import Action, Close, Declare, Register, Return, Send
 from gateway.worker.answers import assign_body
-from gateway.worker.attempts import ERROR_CODES, Attempts, Command, Gathering
+from gateway.worker.attempts import ERROR_CODES, SESSION_OVER, Attempts, Command, Gathering
 from gateway.worker.dialect import Batch, Declaration, Dialect, Hello, Request
 from gateway.worker.lease_secret import KeyRing
 from orbit_sdk.protocol import frames
@@ -163,10 +163,7 @@ class Session:
                 results,
             )
         )
-        for code in _SESSION_OVER:
-            if code in results:
-                return [answer, *self.end(code)]
-        return [answer]
+        return [answer] if gathering.over is None else [answer, *self.end(gathering.over)]
 
     # --- capacity ------------------------------------------------------------------------------
 
@@ -187,7 +184,7 @@ class Session:
             return self._answer_error(outcome.code, message_id)
         if outcome.code != "ok":
             code = ERROR_CODES.get(outcome.code, ErrorCode.INTERNAL)
-            over = self.end(code) if code in _SESSION_OVER else ()
+            over = self.end(code) if code in SESSION_OVER else ()
             return [*self._answer_error(code, message_id), *over]
         assert outcome.capacity is not None
         self.capacity = outcome.capacity
@@ -346,7 +343,6 @@ class Session:
 
 
 _TAKING: Final = (Phase.OPENING, Phase.READY)
-_SESSION_OVER: Final = (ErrorCode.SESSION_SUPERSEDED, ErrorCode.SESSION_EXPIRED)
 
 
 def _sends(frame: bytes | None) -> Actions:

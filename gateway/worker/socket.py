@@ -243,11 +243,10 @@ class WorkerSocket:
         command: Command,
         outcome: CommandOutcome | Refused,
     ) -> None:
-        session = self.session
-        held = session.held
         now = self._loop.time()
-        self._act(session.attempt_answered(gathering, place, command, outcome, now))
-        self._answered(level_changed=session.held != held)
+        self._act(self.session.attempt_answered(gathering, place, command, outcome, now))
+        freed, gathering.freed = gathering.freed, False
+        self._answered(level_changed=freed)
 
     def _declared(self, _command: SetCapacity, outcome: CapacityOutcome | Refused) -> None:
         self._act(self.session.capacity_answered(outcome))

@@ -27,7 +27,7 @@ from orbit_sdk.protocol.ids import IdSource
 from store import dispatch, queries
 from store.bus import Bus
 from store.pool import Pools, open_pools
-from tests.contract.oracle import accepts
+from tests.contract.oracle import Version, accepts
 
 LEASE_MS = 5_000
 RING = KeyRing({1: bytes(range(32))})
@@ -149,6 +149,7 @@ class Worker:
 
     socket: ClientConnection
     app: App
+    version: Version = "1"
     instance_id: str = field(default_factory=ids.next)
     instance_secret: str = ""
     session_id: str = ""
@@ -159,7 +160,7 @@ class Worker:
         async with asyncio.timeout(timeout_s):
             text = await self.socket.recv()
         assert isinstance(text, str)
-        assert accepts(text, "serverFrame"), text
+        assert accepts(text, "serverFrame", self.version), text
         frame: dict[str, Any] = json.loads(text)
         return frame
 
@@ -167,7 +168,7 @@ class Worker:
         """Send one frame; returns its message id."""
         message_id = ids.next()
         frame: dict[str, object] = {
-            "protocol_version": "1",
+            "protocol_version": self.version,
             "type": kind,
             "message_id": message_id,
             "body": body,
@@ -190,6 +191,15 @@ class Worker:
 
     async def ask(self, kind: str, body: object) -> dict[str, Any]:
         return await self.answer(await self.send(kind, body))
+
+    async def ask_all(self, kind: str, *bodies: dict[str, Any]) -> list[dict[str, Any]]:
+        """Operations in one frame of v2, each with an id unless its body has one: the results."""
+        items = [{"message_id": ids.next(), **body} for body in bodies]
+        frame = await self.ask(kind, {"items": items})
+        assert frame["type"] == "ack", frame
+        results: list[dict[str, Any]] = frame["body"]["results"]
+        assert len(results) == len(items)
+        return results
 
     async def hello(
         self, capacity: int = 4, handler: str = "send", **changes: object
@@ -218,10 +228,10 @@ class Worker:
         return self.assigned.pop(0)
 
     def _keep(self, frame: dict[str, Any]) -> None:
-        body = frame["body"]
         assert frame["session_id"] == self.session_id
-        ref = {name: body[name] for name in ("attempt_id", "epoch", "lease_secret")}
-        self.assigned.append(Assigned(body["task"], {"task_id": body["task"]["id"], **ref}))
+        for body in frame["body"].get("assignments", [frame["body"]]):
+            ref = {name: body[name] for name in ("attempt_id", "epoch", "lease_secret")}
+            self.assigned.append(Assigned(body["task"], {"task_id": body["task"]["id"], **ref}))
 
     async def closed(self, timeout_s: float = 10.0) -> int:
         """Read to the end; the close code."""
@@ -241,17 +251,17 @@ def capability(handler: str = "send") -> dict[str, str]:
 
 @asynccontextmanager
 async def worker_on(
-    gateway: Gateway | str, app: App, *, hello: bool = True, **known: Any
+    gateway: Gateway | str, app: App, *, hello: bool = True, version: Version = "1", **known: Any
 ) -> AsyncIterator[Worker]:
     """A worker connection to a gateway of this test, or to the URL of another one."""
     async with connect(
         gateway if isinstance(gateway, str) else gateway.ws_url,
         additional_headers=app.headers,
-        subprotocols=["pulse.worker.v1"],  # type: ignore[list-item]
+        subprotocols=[f"pulse.worker.v{version}"],  # type: ignore[list-item]
         compression=None,
         close_timeout=1,
     ) as socket:
-        worker = Worker(socket, app, **known)
+        worker = Worker(socket, app, version, **known)
         if hello:
             frame = await worker.hello()
             assert frame["type"] == "worker.welcome", frame

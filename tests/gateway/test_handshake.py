@@ -73,6 +73,22 @@ async def test_the_subprotocol_is_picked_from_several(gateway: Gateway, app: App
         assert "permessage-deflate" not in str(ws.response.headers) if ws.response else True
 
 
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        (["pulse.worker.v1", "pulse.worker.v2"], "pulse.worker.v2"),
+        (["pulse.worker.v2", "pulse.worker.v1"], "pulse.worker.v2"),
+        (["pulse.worker.v3", "pulse.worker.v1"], "pulse.worker.v1"),
+    ],
+)
+async def test_the_best_version_that_both_know_is_spoken(
+    gateway: Gateway, app: App, offered: list[Any], chosen: str
+) -> None:
+    """R-055: in whatever order they are offered."""
+    async with connect(gateway.ws_url, additional_headers=app.headers, subprotocols=offered) as ws:
+        assert ws.subprotocol == chosen
+
+
 async def test_an_unknown_path_is_404_and_a_plain_get_is_400(gateway: Gateway, app: App) -> None:
     other = gateway.ws_url.replace("connect", "elsewhere")
     assert await refused(other, app.headers, ["pulse.worker.v1"]) == (404, "not_found")
