@@ -33,13 +33,15 @@ class Balancer:
     """Round robin over `backends`, ports of the loopback address.
 
     Attributes that may be set at any time: `backends`; `latency_s`, added to each direction;
-    `refusing`, new connections are reset at once.
+    `refusing`, new connections are reset at once; `refusing_upgrades`, those are whose first bytes
+    ask for a WebSocket, and plain HTTP passes.
     """
 
     def __init__(self, backends: Sequence[int], port: int = 0) -> None:
         self.backends = list(backends)
         self.latency_s = 0.0
         self.refusing = False
+        self.refusing_upgrades = False
         self.port = port
         self._turn = 0
         self._rests_until: dict[int, float] = {}
@@ -89,10 +91,13 @@ class Balancer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sockets.add(writer)
         try:
-            backend = None if self.refusing else await self._connect()
+            first = await reader.read(CHUNK_BYTES) if self.refusing_upgrades else b""
+            is_refused = self.refusing or b"upgrade: websocket" in first.lower()
+            backend = None if is_refused else await self._connect()
             if backend is None:
                 _reset(writer)
                 return
+            backend[1].write(first)
             self._sockets.add(backend[1])
             try:
                 if await self._couple((reader, writer), backend):
@@ -213,6 +218,9 @@ class ThreadedBalancer:
 
     def set_refusing(self, refusing: bool) -> None:
         self._balancer.refusing = refusing
+
+    def set_refusing_upgrades(self, refusing: bool) -> None:
+        self._balancer.refusing_upgrades = refusing
 
     def stall(self) -> None:
         self._call(self._balancer.stall)

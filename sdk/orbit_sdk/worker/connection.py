@@ -21,10 +21,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from orbit_sdk.address import worker_url
 from orbit_sdk.errors import OrbitError, Unavailable, error_for_status
 from orbit_sdk.protocol.errors import ERRORS, CloseCode
 from orbit_sdk.protocol.frames import FrameError
-from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, PING_INTERVAL_S
+from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, LEASE_MS_MAX, PING_INTERVAL_S
+from orbit_sdk.worker.courier import Courier
 from orbit_sdk.worker.dialect import DIALECTS, Dialect
 from orbit_sdk.worker.effects import (
     Effect,
@@ -43,10 +45,16 @@ from orbit_sdk.worker.limits import (
     OPEN_TIMEOUT_S,
     OUTBOX_FRAMES_MAX,
     READ_AHEAD_FRAMES,
+    RELAY_LOOK_MAX_S,
+    RELAY_LOOK_MIN_S,
+    RELAY_LOOK_SHARE,
+    RELAY_TIMEOUT_S,
+    RELAY_TIMEOUT_SHARE,
     SESSION_PROVEN_S,
     WRITE_DEADLINE_S,
 )
 from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.relay import Parcel
 from orbit_sdk.worker.runner import Runner
 from orbit_sdk.worker.session import SessionCore
 
@@ -88,6 +96,7 @@ class Connection:
         self._welcomed_at = inf
         self._welcomed = False
         self._failure: OrbitError | None = None
+        self._lease_s = LEASE_MS_MAX / 1000
 
     # From any thread
 
@@ -145,6 +154,15 @@ class Connection:
         self._leaving = asyncio.Event()
         self._to_write = asyncio.Event()
         self._ready.set()
+        relaying = asyncio.create_task(self._relay())
+        relaying.add_done_callback(self._relay_ended)
+        try:
+            await self._connect_again_and_again()
+        finally:
+            relaying.cancel()
+            await asyncio.wait([relaying])
+
+    async def _connect_again_and_again(self) -> None:
         tries = 0
         while not self._closing.is_set():
             self._welcomed_at = inf
@@ -168,6 +186,29 @@ class Connection:
         self._failure = Unavailable("worker_failed", f"internal failure: {error!r}")
         self._closing.set()
 
+    async def _relay(self) -> None:
+        """Look now and then for what the socket does not serve, and post it over HTTP."""
+        courier = Courier(self._url, self._ask_credential)
+        try:
+            async with asyncio.TaskGroup() as posts:
+                while True:
+                    look_s = self._lease_s * RELAY_LOOK_SHARE
+                    await asyncio.sleep(min(RELAY_LOOK_MAX_S, max(RELAY_LOOK_MIN_S, look_s)))
+                    for parcel in self._core.look_for_relays(time.monotonic()):
+                        posts.create_task(self._post(courier, parcel))
+        finally:
+            await courier.close()
+
+    async def _post(self, courier: Courier, parcel: Parcel) -> None:
+        timeout_s = min(RELAY_TIMEOUT_S, self._lease_s * RELAY_TIMEOUT_SHARE)
+        results = await courier.post(parcel, timeout_s)
+        self._apply(self._core.relayed(parcel, results, time.monotonic()))
+
+    def _relay_ended(self, relaying: "asyncio.Task[None]") -> None:
+        if not relaying.cancelled() and (error := relaying.exception()) is not None:
+            context = {"message": "the relay failed", "exception": error, "handle": None}
+            self._broken(self._loop, context)
+
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -180,7 +221,7 @@ class Connection:
         try:
             credential = await self._ask_credential()
             async with connect(
-                self._url,
+                worker_url(self._url),
                 subprotocols=list(_SPOKEN),
                 additional_headers={"Authorization": f"Bearer {credential}"},
                 compression=None,
@@ -328,6 +369,7 @@ class Connection:
                 _log.log(level, "attempt %s is settled: %s", attempt_id, detail)
             case Welcomed(session_id, lease_s, draining):
                 self._welcomed = True
+                self._lease_s = lease_s
                 self._welcomed_at = time.monotonic()
                 _log.info(
                     "session %s is ready (lease %.1f s, draining %s)", session_id, lease_s, draining

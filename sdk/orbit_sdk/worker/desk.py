@@ -10,32 +10,32 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from orbit_sdk.protocol.errors import ERRORS, ErrorCode
-from orbit_sdk.protocol.frames import AssignBody, AttemptRef, CommandResult, LeaseBody
+from orbit_sdk.protocol.frames import AssignBody, AttemptRef, CommandResult, LeaseBody, Receipt
 from orbit_sdk.worker.attempt import Held, Step
 from orbit_sdk.worker.dialect import Operation
 from orbit_sdk.worker.effects import Effect, Noted, Run, Settled, Stop, StopReason
 from orbit_sdk.worker.lease import (
     Verdict,
-    remaining_s,
     renew_due,
     renew_due_after_resume,
     stop_boundary,
     verdict,
+    work_s,
 )
 from orbit_sdk.worker.limits import OPERATION_BACKOFF
 from orbit_sdk.worker.mail import Mail, Pending
 from orbit_sdk.worker.outcomes import (
     CANCELLED,
+    RESULT_FAULTS,
     RESULT_REFUSED,
     STARTED_TOO_LATE,
     WORKER_STOPPED,
     Report,
     failed,
+    final_words,
 )
 
 _RETRYABLE = frozenset(row.code.value for row in ERRORS.values() if row.retryable)
-# The result itself is what the server will not have; a smaller report may still get through.
-_RESULT_FAULTS = frozenset({ErrorCode.PAYLOAD_TOO_LARGE.value, ErrorCode.BAD_FRAME.value})
 
 
 class Desk:
@@ -55,7 +55,7 @@ class Desk:
         self._held: dict[str, Held] = {}
         self._at_work: set[str] = set()
         self._lost = 0
-        self._lease_s = inf
+        self.lease_s = inf
         self._due = inf
         self._stopping = False
 
@@ -81,9 +81,9 @@ class Desk:
         """Whether a handler of this task runs here or is about to, under whatever lease."""
         return task_id in self._at_work
 
-    def holds(self, attempt_id: str) -> bool:
-        """Whether this attempt is here."""
-        return attempt_id in self._held
+    def find(self, attempt_id: str) -> Held | None:
+        """The attempt, if it is here."""
+        return self._held.get(attempt_id)
 
     def next_due(self) -> float:
         """Nothing is to be done before this instant."""
@@ -93,7 +93,7 @@ class Desk:
 
     def connected(self, lease_s: float, now: float) -> None:
         """A new session is ready: every attempt is resumed in it (R-121, OP-14)."""
-        self._lease_s = lease_s
+        self.lease_s = lease_s
         for held in list(self):
             self._advance(held, now)
 
@@ -171,13 +171,11 @@ class Desk:
                 self._start_answered(held, lease, pending.sent_at, now)
             case Operation.RENEW:
                 held.renew_id = None
-                self._renewed(held, lease, pending.sent_at)
+                self.renewed(held, lease, pending.sent_at)
             case Operation.RESUME:
                 self._resumed(held, lease, pending.sent_at, now)
             case Operation.FINISH if isinstance(body, CommandResult):
-                receipt = body.receipt
-                applied = receipt.disposition == "APPLIED"
-                self._settle(held, applied, f"{receipt.disposition}, {receipt.attempt_state}")
+                self.settle(held, body.receipt)
             case _:
                 raise AssertionError(f"{pending.operation} is not an attempt's to answer")
 
@@ -204,12 +202,12 @@ class Desk:
             self._gone(held, code, now)
         elif held.step is Step.STARTING:
             self._drop(held, f"not started: {code}")
-        elif code in _RESULT_FAULTS and not held.result_replaced:
+        elif code in RESULT_FAULTS and not held.result_replaced:
             held.result_replaced = True
             self._finish(held, failed(RESULT_REFUSED, f"the server refused the result: {code}"))
             self._advance(held, now)
         else:
-            self._settle(held, False, code)
+            self.settle(held, code)
 
     def tick(self, now: float) -> None:
         """Do what is due: stop at boundaries, renew, try again."""
@@ -217,7 +215,7 @@ class Desk:
             return
         for held in list(self):
             if held.step is not Step.STARTING and not held.lost and held.boundary <= now:
-                self._lose(held, "not confirmed in time")
+                self.lose(held, "not confirmed in time")
             if held.renew_at <= now:
                 self._renew(held, now)
             if held.retry_at <= now:
@@ -248,7 +246,7 @@ class Desk:
         self._mail.post(operation, message_id, held, now)
 
     def _start_answered(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
-        held.boundary = stop_boundary(sent_at, lease, self._lease_s)
+        held.boundary = stop_boundary(sent_at, lease, self.lease_s)
         match verdict(lease):
             case Verdict.WORK:
                 if held.cancelled:
@@ -269,34 +267,32 @@ class Desk:
 
     def _run(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
         held.step = Step.RUNNING
-        held.renew_at = renew_due(sent_at, self._lease_s, self._share())
+        held.renew_at = renew_due(sent_at, self.lease_s, self._share())
         self._wake(min(held.boundary, held.renew_at))
-        task = held.task
-        work_s = min(
-            task.retry.attempt_timeout_ms / 1000,
-            remaining_s(task.deadline_at, lease.server_time),
-        )
-        self._out.append(Run(held.ref.attempt_id, int(held.ref.epoch), task, sent_at + work_s))
+        until = sent_at + work_s(held.task, lease)
+        self._out.append(Run(held.ref.attempt_id, int(held.ref.epoch), held.task, until))
 
-    def _renewed(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+    def renewed(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+        """The answer to a renewal, whichever way it came."""
         if held.step is not Step.RUNNING or held.lost:
             return
         match verdict(lease):
             case Verdict.WORK:
                 self._confirm(held, lease, sent_at)
-                held.renew_at = renew_due(sent_at, self._lease_s, self._share())
-                self._wake(held.renew_at)
+                if held.owned:
+                    held.renew_at = renew_due(sent_at, self.lease_s, self._share())
+                    self._wake(held.renew_at)
             case Verdict.CANCELLED:
                 self._cancel(held, lease, sent_at)
             case Verdict.UNSTARTED | Verdict.OVER:
-                self._lose(held, f"the attempt is {lease.state}")
+                self.lose(held, f"the attempt is {lease.state}")
 
     def _resumed(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
         held.owned = True
         answer = verdict(lease)
         running = held.step is Step.RUNNING
         if held.step is Step.STARTING and answer is Verdict.CANCELLED:
-            held.boundary = stop_boundary(sent_at, lease, self._lease_s)
+            held.boundary = stop_boundary(sent_at, lease, self.lease_s)
             self._report_unrun(held, CANCELLED, "cancelled before it ran", now)
         elif answer is Verdict.OVER or (running and answer is Verdict.UNSTARTED):
             self._gone(held, f"the attempt is {lease.state}", now)
@@ -306,7 +302,7 @@ class Desk:
             self._cancel(held, lease, sent_at)
         else:
             self._confirm(held, lease, sent_at)
-            held.renew_at = renew_due_after_resume(sent_at, lease, self._lease_s)
+            held.renew_at = renew_due_after_resume(sent_at, lease, self.lease_s)
             self._wake(held.renew_at)
 
     def _gone(self, held: Held, why: str, now: float) -> None:
@@ -314,7 +310,7 @@ class Desk:
         if held.step is Step.STARTING:
             self._drop(held, f"not started: {why}")
         elif held.step is Step.RUNNING:
-            self._lose(held, why)
+            self.lose(held, why)
         else:
             self._advance(held, now)  # A report is judged as a repeat first (R-145).
 
@@ -330,7 +326,7 @@ class Desk:
             return
         held.renew_id = None  # As for a start: the next try is an operation of its own.
         if code == ErrorCode.ATTEMPT_NOT_FOUND:
-            self._lose(held, code)
+            self.lose(held, code)
         elif code == ErrorCode.RESUME_REQUIRED:
             held.owned = False
             self._later(held, now)
@@ -343,7 +339,7 @@ class Desk:
     def _confirm(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
         # Both boundaries are proven, and lease_until never goes back (INV-4): the later one holds.
         held.tries = 0
-        held.boundary = max(held.boundary, stop_boundary(sent_at, lease, self._lease_s))
+        held.boundary = max(held.boundary, stop_boundary(sent_at, lease, self.lease_s))
         self._wake(held.boundary)
 
     def _cancel(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
@@ -352,7 +348,8 @@ class Desk:
         held.renew_at = inf
         self.cancel(held.ref.attempt_id)
 
-    def _lose(self, held: Held, why: str) -> None:
+    def lose(self, held: Held, why: str) -> None:
+        """The right to work is gone, or can no longer be shown."""
         if held.lost:
             return
         held.lost = True
@@ -379,9 +376,11 @@ class Desk:
         held.retry_at = now + OPERATION_BACKOFF.delay_s(held.tries, self._share())
         self._wake(held.retry_at)
 
-    def _settle(self, held: Held, applied: bool, detail: str) -> None:
+    def settle(self, held: Held, answer: Receipt | str) -> None:
+        """The report has its final answer: a receipt, or a code."""
         self._remove(held)
-        self._out.append(Settled(held.ref.attempt_id, applied, detail))
+        applied = isinstance(answer, Receipt) and answer.disposition == "APPLIED"
+        self._out.append(Settled(held.ref.attempt_id, applied, final_words(answer)))
 
     def _drop(self, held: Held, why: str) -> None:
         self._remove(held)

@@ -7,7 +7,7 @@ server read its clock, so what we believe is never later than what the server be
 
 from enum import StrEnum
 
-from orbit_sdk.protocol.frames import LeaseBody
+from orbit_sdk.protocol.frames import AssignedTask, LeaseBody
 from orbit_sdk.protocol.states import AttemptState
 from orbit_sdk.protocol.times import parse_time
 from orbit_sdk.worker.limits import (
@@ -26,6 +26,12 @@ def remaining_s(until: str, server_time: str) -> float:
     return (parse_time(until) - parse_time(server_time)).total_seconds()
 
 
+def work_s(task: AssignedTask, lease: LeaseBody) -> float:
+    """How long an attempt may take at most: its time-out or its task's deadline ends it."""
+    left_s = remaining_s(task.deadline_at, lease.server_time)
+    return min(task.retry.attempt_timeout_ms / 1000, left_s)
+
+
 def stop_boundary(sent_at: float, lease: LeaseBody, lease_s: float) -> float:
     """The monotonic instant at which work under this answer must have stopped."""
     margin_s = max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
@@ -41,6 +47,13 @@ def renew_due_after_resume(sent_at: float, lease: LeaseBody, lease_s: float) -> 
     """When to renew a lease that a resume only confirmed: once two thirds of it are left."""
     left_s = remaining_s(lease.lease_until, lease.server_time)
     return sent_at + max(0.0, left_s - lease_s * (1.0 - RENEW_SHARE))
+
+
+def relay_due(boundary: float, lease_s: float, *, connected: bool) -> float:
+    """When a lease runs short, so that another way is tried: without a socket, when half of what
+    may be used is left; with one, which was asked long before, in its last quarter."""
+    usable_s = lease_s - max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
+    return boundary - usable_s / (4 if connected else 2)
 
 
 def repeat_after_s(lease_s: float) -> float:

@@ -19,6 +19,18 @@ REPEAT_SHARE = 0.1
 REPEAT_MIN_S = 0.5
 REPEAT_MAX_S = 10.0
 
+# A report that waits without a socket for so long goes over HTTP; most reconnects are faster.
+RELAY_REPORT_AFTER_S = 1.0
+
+# How often it is looked whether a lease runs short, as a share of it and at most and least.
+RELAY_LOOK_SHARE = 0.05
+RELAY_LOOK_MIN_S = 0.1
+RELAY_LOOK_MAX_S = 1.0
+
+# One request over HTTP: so long, and never so long that no second one could save the lease.
+RELAY_TIMEOUT_S = 5.0
+RELAY_TIMEOUT_SHARE = 0.2
+
 # A welcome that does not come in this time will not come.
 WELCOME_TIMEOUT_S = 10.0
 

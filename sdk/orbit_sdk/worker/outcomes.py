@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 
 from orbit_sdk.business_json import NotSendable, encode_value
+from orbit_sdk.protocol.errors import ErrorCode
 from orbit_sdk.protocol.limits import ERROR_CODE_CHARS_MAX
 from orbit_sdk.protocol.scalars import is_token
+from orbit_sdk.protocol.shapes import Receipt
 from orbit_sdk.protocol.states import Outcome
 from orbit_sdk.worker.limits import ERROR_TEXT_CHARS_MAX
 
@@ -17,6 +19,9 @@ RESULT_REFUSED = "result_refused"
 CANCELLED = "cancelled"
 STARTED_TOO_LATE = "started_too_late"
 WORKER_STOPPED = "worker_stopped"
+
+# The result itself is what the server will not have; a smaller report may still get through.
+RESULT_FAULTS = frozenset({ErrorCode.PAYLOAD_TOO_LARGE.value, ErrorCode.BAD_FRAME.value})
 
 _FINAL_PREFIX = "fatal."
 
@@ -97,6 +102,11 @@ def confirmed(report: Report) -> Report:
     if report.outcome is Outcome.FAILED and report.error_code == CANCELLED:
         return replace(report, outcome=Outcome.CANCELLED)
     return report
+
+
+def final_words(answer: Receipt | str) -> str:
+    """What became of a report, for the log."""
+    return answer if isinstance(answer, str) else f"{answer.disposition}, {answer.attempt_state}"
 
 
 def _chosen(outcome: Outcome, code: str, result: object) -> Report:

@@ -26,6 +26,7 @@ from orbit_sdk.protocol.frames import (
     LeaseBody,
     WelcomeBody,
 )
+from orbit_sdk.protocol.held import HeldResult
 from orbit_sdk.worker.desk import Desk
 from orbit_sdk.worker.dialect import (
     Answered,
@@ -44,6 +45,7 @@ from orbit_sdk.worker.lease import repeat_after_s
 from orbit_sdk.worker.limits import DECLARE_AGAIN_S, LEAVE_DRAINING_S
 from orbit_sdk.worker.mail import Mail, Pending
 from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.relay import Parcel, Relay
 
 _FATAL = frozenset(row.code.value for row in ERRORS.values() if row.fatal)
 _RETRYABLE = frozenset(row.code.value for row in ERRORS.values() if row.retryable)
@@ -89,6 +91,9 @@ class SessionCore:
         self._out: list[Effect] = []
         self._mail = Mail(self._out, new_id)
         self._desk = Desk(self._out, self._mail, new_id, share)
+        self._relay = Relay(
+            identity.instance_id, identity.instance_secret, self._desk, new_id, share
+        )
         self._routes = frozenset(identity.capabilities)
         self._phase = Phase.CONNECTING
         self._draining = False
@@ -215,6 +220,17 @@ class SessionCore:
             self._leave(ErrorCode.DRAINING, "the node is draining")
         return self._taken(now)
 
+    # What goes past the socket
+
+    def look_for_relays(self, now: float) -> list[Parcel]:
+        """Requests to post over HTTP now, because the socket does not serve; often none."""
+        return self._relay.parcels(self._phase is Phase.READY, now)
+
+    def relayed(self, parcel: Parcel, results: list[HeldResult] | None, now: float) -> list[Effect]:
+        """What came of a posted parcel; None when no answer came."""
+        self._relay.answered(parcel, results, now)
+        return self._taken(now)
+
     # Events
 
     def _welcomed(self, reply_to: str, body: WelcomeBody, now: float) -> None:
@@ -256,7 +272,7 @@ class SessionCore:
         task = body.task
         if self._draining:
             return "draining"
-        if self._desk.holds(body.attempt_id):
+        if self._desk.find(body.attempt_id) is not None:
             return "already held"
         if self._desk.works_on(task.id):
             return "an earlier attempt of the task still runs here"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from orbit_sdk.address import cluster_url, credential_text, worker_url
+from orbit_sdk.address import cluster_url, credential_text
 from orbit_sdk.client.async_client import AsyncClient
 from orbit_sdk.errors import OrbitError
 from orbit_sdk.protocol.ids import IdSource
@@ -177,7 +177,7 @@ class _Service:
         self._runner = Runner(self._loop, registry, worker.capacity, self._handler_ended)
         self._connection = Connection(
             self._core,
-            worker_url(cluster_url(worker.url)),
+            cluster_url(worker.url),
             worker.credential_now,
             self._runner,
             self._connection_ended,

@@ -27,7 +27,7 @@ REF_FAULTS = [
     {"surplus": 1},
 ]
 REPORT_FAULTS = [
-    {"outcome": "CANCELLED"},
+    {"outcome": "STOPPED"},
     {"outcome": "SUCCEEDED"},
     {"outcome": "SUCCEEDED", "error_code": ""},
     {"outcome": "UNKNOWN"},
@@ -72,6 +72,13 @@ def test_a_report_is_taken_where_its_frame_is(change: dict[str, object]) -> None
     except BodyError:
         taken = False
     assert taken is frame_is_taken("task.finish", {"ref": REF} | report)
+
+
+def test_a_confirmed_stop_is_taken_as_in_the_newest_version() -> None:
+    """OP-02: v1 has no word for it."""
+    report = REPORT | {"outcome": "CANCELLED", "error_code": "cancelled"}
+    item = decode_finish_item(json.dumps({"message_id": ID} | REF | report).encode())
+    assert item.outcome == "CANCELLED"
 
 
 def test_a_repeated_key_is_found_at_every_level() -> None:
