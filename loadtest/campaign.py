@@ -121,10 +121,10 @@ class Campaign:
             began = time.monotonic()
             kill, start = self._victim(name)
             await asyncio.to_thread(kill)
+            progress = asyncio.create_task(self._progress())
             await asyncio.sleep(self.dice.uniform(0.0, 0.5))
             await asyncio.to_thread(start)
-            await self._progress()
-            took = time.monotonic() - began
+            took = await progress - began
             self.back_s.setdefault(name, []).append(took)
             print(f"{place}/{len(order)} {name}: work went on after {took:.2f} s", flush=True)
 
@@ -140,11 +140,12 @@ class Campaign:
         assert store is not None
         return store.kill, store.start
 
-    async def _progress(self) -> None:
-        """Return when a task that was not settled before is settled now."""
+    async def _progress(self) -> float:
+        """Return when a task that was not settled before is settled now, and say when that was."""
         before = await self._settled()
         while await self._settled() <= before:  # noqa: ASYNC110 - only the database knows
             await asyncio.sleep(0.05)
+        return time.monotonic()
 
     async def _settled(self) -> int:
         return int(await self.ask("SELECT count(*) FROM task WHERE state IS NOT NULL"))

@@ -9,7 +9,7 @@ import os
 import time
 from zlib import crc32
 
-REPEATS = int(os.environ.get("ORBIT_RACE_REPEATS", "2"))
+REPEATS = int(os.environ.get("ORBIT_RACE_REPEATS", "1"))
 # One for all processes of a parallel run, else they would collect different tests.
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(time.time_ns()))
 SEED = int(os.environ.get("ORBIT_RACE_SEED", "0")) or crc32(_RUN.encode()) % 1_000_000

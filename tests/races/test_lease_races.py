@@ -55,7 +55,7 @@ async def sweep(db: Db, world: World, ms: float) -> list[str]:
 
 async def blocked(watcher: Db, count: int, *work: Awaitable[Any]) -> list["asyncio.Future[Any]"]:
     """Begin the work; return when that many of the backends wait for a lock."""
-    begun = [asyncio.ensure_future(item) for item in work]
+    begun: list[asyncio.Future[Any]] = [asyncio.ensure_future(item) for item in work]
     await waiting(watcher, count)
     return begun
 

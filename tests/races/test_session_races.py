@@ -166,7 +166,7 @@ async def test_b10_nothing_ends_a_drain(house_of: OpenHouse) -> None:
                     answer = await drained.ask("worker.capacity", level)
                     assert (answer["type"] == "ack") is accepted
                     assert not accepted or answer["body"]["draining"] is True
-            identity = {
+            identity: dict[str, Any] = {
                 "instance_id": drained.instance_id,
                 "instance_secret": drained.instance_secret,
             }
