@@ -16,9 +16,22 @@ PURE = (
     ),
     *(
         f"sdk/orbit_sdk/worker/{name}.py"
-        for name in ("attempt", "desk", "effects", "lease", "limits", "mail", "outcomes", "session")
+        for name in (
+            "attempt",
+            "desk",
+            "dialect",
+            "effects",
+            "lease",
+            "limits",
+            "mail",
+            "outcomes",
+            "session",
+        )
     ),
-    *(f"gateway/worker/{name}.py" for name in ("actions", "session", "slots")),
+    *(
+        f"gateway/worker/{name}.py"
+        for name in ("actions", "answers", "attempts", "dialect*", "session", "slots")
+    ),
     *(
         f"dispatcher/{name}.py"
         for name in ("ledger", "limits", "matching", "sharing", "slots", "view")

@@ -214,7 +214,7 @@ class DialectV2:
         posts: Sequence[Post],
         new_id: Callable[[], str],
     ) -> Iterator[Parcel]:
-        for part in _parts(posts):
+        for part in _parts(operation, posts):
             frame: v2.ClientFrame
             frame_id = new_id()
             if operation is Operation.FINISH:
@@ -227,11 +227,13 @@ class DialectV2:
             yield Parcel(frame_id, ids, v2.encode_frame(frame))
 
 
-def _parts(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
+def _parts(operation: Operation, posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
     """Cut where a frame would have too many items, or be too large with their results."""
     begin, size = 0, 0
     for place, (_, held) in enumerate(posts):
-        added = ITEM_BYTES + (len(held.report.result) if held.report is not None else 0)
+        added = ITEM_BYTES
+        if operation is Operation.FINISH:
+            added += len(_report(held).result)
         if place > begin and (size + added > FRAME_BYTES or place - begin == FRAME_ITEMS_MAX):
             yield posts[begin:place]
             begin, size = place, 0
