@@ -137,6 +137,14 @@ class _GrantsWhatIsLeased(Model):
         return super()._is_due(task) or (task.state == "LEASED" and task.epoch % 3 == 0)
 
 
+class _RepeatsWhatIsUnclear(Model):
+    def claim(self, pairs: Any) -> list[str]:
+        won = super().claim(pairs)
+        for attempt_id in won:
+            self.attempts[attempt_id].task.safety = "IDEMPOTENT"
+        return won
+
+
 class _StartsTwice(Model):
     def start(self, session: Session, attempt: Attempt, message: str) -> Answer:
         if attempt.state == "RUNNING" and attempt.start is not None:
@@ -337,6 +345,7 @@ DEFECTS = (
     Defect("a drain is cleared by a later level", ("INV-15",), _broken(_DrainIsALevel)),
     Defect("levels add up", ("INV-12",), _broken(_LevelsAddUp)),
     Defect("a leased task is granted again", ("INV-1", "INV-5"), _broken(_GrantsWhatIsLeased)),
+    Defect("what is unclear is repeated", ("INV-10",), _broken(_RepeatsWhatIsUnclear)),
     Defect("a grant ignores capacity", ("INV-12",), _broken(_OverCapacity)),
     Defect("a superseded session may go on", ("INV-17", "INV-19"), _broken(_AnySessionIsGood)),
     Defect("a hello leaves the former session open", ("INV-19",), _broken(_TwoSessions)),

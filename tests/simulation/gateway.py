@@ -59,7 +59,7 @@ class Cluster:
             if node is not None:
                 node.do(lambda: act(node))
 
-        world.after(world.rng.uniform(0.0005, self.weather.stream_s), deliver)
+        world.after(world.delay_s(self.weather.stream_s), deliver)
 
 
 class Node:

@@ -75,6 +75,8 @@ class Judge:
         """Instances whose drain the store has accepted."""
         self.unwanted: set[str] = set()
         """Tasks that somebody has cancelled."""
+        self.unclear: set[str] = set()
+        """Tasks that may have taken effect and must not be repeated by the platform alone."""
         self.paused = False
         self.lapses = 0
         """Started attempts that nobody renewed in time; those that reached their own end aside."""
@@ -86,6 +88,7 @@ class Judge:
         self._levels: dict[str, _Level] = {}
         self._epochs: dict[str, int] = {}
         self._closed: set[str] = set()
+        self._cautious: set[str] = set()
         self._before: _Seen | None = None
 
     def fail(self, invariant: str, what: str) -> None:
@@ -97,6 +100,8 @@ class Judge:
     def submitted(self, task_id: str) -> None:
         task = self.model.tasks[task_id]
         self._tasks[task_id] = (task.state, task.revision, task.epoch, task.started)
+        if task.safety == "RECONCILE_ONLY":
+            self._cautious.add(task_id)
 
     def cancelled(self, task_id: str) -> None:
         self.world.note("store", "cancels", task_id)
@@ -141,6 +146,8 @@ class Judge:
             self.fail("INV-15", f"granted to the drained {short(session.instance.id)}")
         if task_id in self.unwanted:
             self.fail("INV-18", f"{short(task_id)} was cancelled and is granted again")
+        if task_id in self.unclear:
+            self.fail("INV-10", f"{short(task_id)} may have taken effect and is granted again")
         if self.paused:
             self.fail("INV-18", "granted under a closed gate")
         mine = sum(a.held and a.session.instance is session.instance for a in self._all())
@@ -289,6 +296,8 @@ class Judge:
         self.world.note("store", "ends", attempt.id, attempt.state, "task", attempt.task.state)
         if seen.until <= self.model.now:
             self.lapses += seen.state == "RUNNING" and not is_at_its_end(attempt)
+            if seen.state == "RUNNING" and attempt.task.id in self._cautious:
+                self.unclear.add(attempt.task.id)
             return
         if seen.state == "LEASED":
             if cause.kind not in UNSTARTED_END:
@@ -393,7 +402,9 @@ class Judge:
                 self.fail("INV-17", f"{short(told.attempt_id)} was sent twice")
             self.books.assigned.add(told.attempt_id)
         elif told.draining is False and instance_id in self.drained:
-            self.fail("INV-15", f"{short(instance_id)} is drained and hears that it is not")
+            current = self.model.instances[instance_id].current
+            if current is not None and current.id == session_id:
+                self.fail("INV-15", f"{short(instance_id)} is drained and hears that it is not")
 
     def _look_at_receipt(self, told: Told) -> None:
         kind, attempt_id = self.books.asked[told.reply_to]

@@ -15,7 +15,6 @@ from tests.simulation.store import Store
 from tests.simulation.weather import Weather
 from tests.simulation.world import World
 
-LATENCY_MIN_S: Final = 0.0005
 AFTER_PAUSE_S: Final = 0.05
 
 
@@ -74,7 +73,7 @@ class Lanes:
         world, weather = self.world, self.weather
         entry.tries += 1
         call = entry.tries
-        arrives = world.now + world.rng.uniform(LATENCY_MIN_S, weather.store_s)
+        arrives = world.now + world.delay_s(weather.store_s)
         if self.store.away_until > arrives:
             arrives = self.store.away_until + world.rng.uniform(0.0, AFTER_PAUSE_S)
         if arrives > world.now + limits.CALL_TIMEOUT_S:
@@ -87,7 +86,7 @@ class Lanes:
     def _execute(self, entry: _Entry, call: int) -> None:
         world = self.world
         outcome = entry.execute()
-        delay_s = world.rng.uniform(LATENCY_MIN_S, self.weather.store_s)
+        delay_s = world.delay_s(self.weather.store_s)
         if world.strikes(self.weather.answer_lost):
             world.note("store", "an answer is lost after the commit")
             world.after(delay_s, lambda: self._do(lambda: self._lost(entry, call)))

@@ -81,7 +81,7 @@ class Link:
             self.world.at(self._down_at, lambda: None if self.is_cut or self._dark_down else act())
 
     def _latency(self) -> float:
-        return self.world.rng.uniform(0.0002, self.weather.latency_s)
+        return self.world.delay_s(self.weather.latency_s)
 
     def _give_server(self, data: bytes) -> None:
         if self._server is not None and not self._server_gone:

@@ -77,7 +77,9 @@ class Overseer:
         if running is not None:
             running.boundary = self._boundaries[attempt_id]
 
-    def began(self, worker: str, attempt_id: str, task_id: str, clock: Clock, deaf: bool) -> None:
+    def began(
+        self, worker: str, slots: int, attempt_id: str, task_id: str, clock: Clock, deaf: bool
+    ) -> None:
         """A handler is called."""
         self.world.note("worker", worker, "runs", attempt_id, "of", task_id)
         self.runs += 1
@@ -89,9 +91,15 @@ class Overseer:
         if attempt_id in self.running:
             self.judge.fail("R-132", f"{short(attempt_id)} runs twice")
         for other in self.running.values():
-            if other.task_id == task_id and not (other.frozen or (other.deaf and other.told)):
+            elsewhere = other.worker != worker
+            if elsewhere and (other.frozen or (other.deaf and other.told)):
+                continue  # Nobody can stop it; within one process it can be waited for.
+            if other.task_id == task_id:
                 what = f"{short(task_id)} runs as {short(attempt_id)} beside"
                 self.judge.fail("INV-1", f"{what} {short(other.attempt_id)}")
+        busy = sum(one.worker == worker for one in self.running.values())
+        if busy >= slots:
+            self.judge.fail("INV-12", f"{short(worker)} runs more than its {slots} slots")
         self.running[attempt_id] = Running(worker, attempt_id, task_id, clock, boundary, deaf)
         self.look()
 
@@ -126,6 +134,12 @@ class Overseer:
         running = self.running.pop(attempt_id, None)
         if running is not None:
             self.world.note("worker", running.worker, "has returned from", attempt_id)
+
+    def settled(self, attempt_id: str, applied: bool) -> None:
+        """A worker believes that its report has got its final answer (R-142)."""
+        attempt = self.judge.model.attempts[attempt_id]
+        if attempt.held or (applied and attempt.finish is None):
+            self.judge.fail("INV-7", f"the report on {short(attempt_id)} was not kept")
 
     def look(self) -> None:
         """Every handler that was not told to stop has a right to run."""

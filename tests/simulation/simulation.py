@@ -20,8 +20,8 @@ from tests.simulation.world import Violation, World, short
 from tests.store.model import Model, Task
 
 EVENTS_MAX: Final = 60_000
-QUIET_WITHIN_S: Final = 90.0 + 60.0 + 3 * LEASE_S + 60.0
-"""The longest handler, the longest pause before a grant, ghosts of leases and links, and a rest."""
+QUIET_WITHIN_S: Final = 90.0 + 40.0 + LEASE_S
+"""The longest handler, a link that is dark and not noticed yet, and a lease that has to lapse."""
 SETTLED: Final = ("SUCCEEDED", "FAILED", "CANCELLED", "NEEDS_REVIEW")
 GENTLE_PAUSE_S: Final = 15.0
 """Between two cuts of one worker in a gentle run: time to connect and renew."""

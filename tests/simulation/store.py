@@ -76,29 +76,9 @@ class Store:
     def cancel(self, task_id: str) -> None:
         """A caller wants a task stopped (OP-43)."""
         model = self._now()
-        task = model.tasks[task_id]
-        attempt = self._held_of(task_id)
-        if attempt is not None:
-            model.sweep()
-        if task.state in ("WAITING", "LEASED"):
-            if attempt is not None and attempt.held:
-                attempt.state = "CANCELLED"
-            task.state, task.error = "CANCELLED", None
-            task.revision += 1
-        elif task.state == "RUNNING":
-            assert attempt is not None
-            model.intend(attempt)
-        else:
-            self.judge.looked(Cause("cancel"))
-            return
-        self.judge.cancelled(task_id)
+        if model.cancel(model.tasks[task_id]).code != "state_conflict":
+            self.judge.cancelled(task_id)
         self.judge.looked(Cause("cancel"))
-
-    def _held_of(self, task_id: str) -> Attempt | None:
-        for attempt in self.model.attempts.values():
-            if attempt.held and attempt.task.id == task_id:
-                return attempt
-        return None
 
     def pause(self, paused: bool) -> None:
         """Close or open the gate."""

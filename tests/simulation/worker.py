@@ -230,7 +230,7 @@ class Worker:
         world, healed = self.world, self.world.healed
         deaf = world.strikes(self.weather.deaf)
         self._handlers[attempt_id] = None
-        self.overseer.began(self.id, attempt_id, task_id, self.clock, deaf)
+        self.overseer.began(self.id, self.slots, attempt_id, task_id, self.clock, deaf)
         length_s = world.rng.uniform(*HEALED_WORK_S) if healed else world.rng.choice(WORK_S)
         outcome, code = world.rng.choice(REPORTS)
         world.after(length_s, lambda: self.do(lambda: self._end(attempt_id, outcome, code)))
@@ -268,6 +268,7 @@ class Worker:
 
     def settled(self, attempt_id: str, applied: bool) -> None:
         self.world.note("worker", self.id, "has settled", attempt_id, "applied" if applied else "")
+        self.overseer.settled(attempt_id, applied)
 
     def welcomed(self, session_id: str) -> None:
         self.session_id = session_id

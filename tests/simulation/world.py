@@ -11,6 +11,8 @@ from collections.abc import Callable
 from itertools import count
 
 NOTES_MAX = 400
+DELAY_MIN_S = 0.0002
+HEALED_DELAY_S = 0.05
 
 
 class Violation(AssertionError):
@@ -71,6 +73,10 @@ class World:
     def strikes(self, chance: float) -> bool:
         """Whether a fault of this chance happens now; never after the world has healed."""
         return chance > 0.0 and not self.healed and self.rng.random() < chance
+
+    def delay_s(self, most_s: float) -> float:
+        """How long something is under way: at most so long, and not long once healed."""
+        return self.rng.uniform(DELAY_MIN_S, min(most_s, HEALED_DELAY_S) if self.healed else most_s)
 
     def new_id(self, kind: str) -> str:
         """A fresh 32-digit id that opens with a hex letter for its kind."""
