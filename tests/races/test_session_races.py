@@ -43,6 +43,11 @@ def frame_of(worker: Worker, kind: str, body: object) -> tuple[str, str]:
     return message_id, json.dumps(frame)
 
 
+def identity_of(worker: Worker) -> dict[str, Any]:
+    """What lets another connection be the same instance."""
+    return {"instance_id": worker.instance_id, "instance_secret": worker.instance_secret}
+
+
 async def insist(worker: Worker, texts: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Send all frames, again and again those that get no answer; answers in the order sent."""
     answers: dict[str, dict[str, Any]] = {}
@@ -166,10 +171,7 @@ async def test_b10_nothing_ends_a_drain(house_of: OpenHouse) -> None:
                     answer = await drained.ask("worker.capacity", level)
                     assert (answer["type"] == "ack") is accepted
                     assert not accepted or answer["body"]["draining"] is True
-            identity: dict[str, Any] = {
-                "instance_id": drained.instance_id,
-                "instance_secret": drained.instance_secret,
-            }
+            identity = identity_of(drained)
             async with worker_on(house.gateways[1], house.app, **identity) as again:
                 assert again.welcome["draining"] is True
                 await house.submit(2)
@@ -190,7 +192,7 @@ async def test_b11_an_old_session_is_told_so_and_changes_no_lease(house_of: Open
                 await house.submit(1)
                 [held] = await take(old, 1)
                 await old.ask("task.start", held.ref)
-                identity = {"instance_id": old.instance_id, "instance_secret": old.instance_secret}
+                identity = identity_of(old)
                 async with worker_on(new_gateway, house.app, hello=False, **identity) as new:
                     await new.hello(capacity=1)
                     before = await house.fetchval(lease, held.ref["attempt_id"])
@@ -230,7 +232,7 @@ async def test_b12_each_resume_is_judged_alone(house: House) -> None:
                 for item in held:
                     await old.ask("task.start", item.ref)
             await house.put_over([held[6].ref["attempt_id"]])
-            identity = {"instance_id": old.instance_id, "instance_secret": old.instance_secret}
+            identity = identity_of(old)
             async with worker_on(house.gateways[0], house.app, hello=False, **identity) as new:
                 await new.hello(capacity=7)
                 refs = [item.ref for item in held]
@@ -260,7 +262,7 @@ async def test_b15_a_process_under_an_old_name_keeps_no_dead_attempt_alive(
             held = await take(dead, 5)
             for item in held:
                 await dead.ask("task.start", item.ref)
-        identity = {"instance_id": dead.instance_id, "instance_secret": dead.instance_secret}
+        identity = identity_of(dead)
         async with worker_on(house.gateways[0], house.app, hello=False, **identity) as alive:
             await alive.hello(capacity=5)
             sequence = 0
