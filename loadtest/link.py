@@ -161,7 +161,7 @@ class LinkV1(WorkerLink):
         elif kind == "ack":
             task_id, ref = self._waiting.pop(reply_to)
             if ref:
-                finish = f'{{"ref":{ref},"outcome":"SUCCEEDED","result":{{"ok":true}}}}'
+                finish = f'{{"ref":{ref},"outcome":"SUCCEEDED","result":{{"n":{self._count}}}}}'
                 self._ask(transport, "task.finish", finish, task_id, "")
             else:
                 self._on_finished(task_id)
@@ -213,7 +213,7 @@ class LinkV2(WorkerLink):
     def _finish(self, transport: WSTransport, good: list[tuple[str, str]]) -> None:
         items = [
             f'{{"message_id":"{self._message_id()}","ref":{{{ref},"outcome":"SUCCEEDED",'
-            '"result":{"ok":true}}'
+            f'"result":{{"n":{self._count}}}}}'
             for _, ref in good
         ]
         self._ask(transport, "task.finish", items, [(task_id, "") for task_id, _ in good])

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import itertools
 import resource
 import secrets
 import time
@@ -73,13 +74,16 @@ class Tally:
             self.early.add(task_id)
 
 
+_numbers = itertools.count()
+
+
 def _submission(key: str | None = None) -> dict[str, object]:
     body: dict[str, object] = {
         "queue": "default",
         "handler": HANDLER,
         "handler_version": "1",
         "payload_version": "1",
-        "payload": {"n": 1, "text": "the quick brown fox"},
+        "payload": {"n": next(_numbers), "text": "the quick brown fox"},
         "recovery_safety": "IDEMPOTENT",
     }
     return body if key is None else {"submission_key": key, **body}

@@ -13,6 +13,7 @@ import math
 import re
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NoReturn
 
@@ -77,6 +78,11 @@ def canonical_text(
         raise JsonError(JsonFault.TOO_LARGE)
     if is_deeper(data, depth_max):
         raise JsonError(JsonFault.TOO_DEEP)
+    # A value is checked when it is read and again when it is hashed: a short one is kept meanwhile.
+    return _short_text(data) if len(data) <= _SHORT_BYTES else _text(data)
+
+
+def _text(data: bytes) -> bytes:
     try:
         text = orjson.dumps(_decode_exact(data), option=orjson.OPT_SORT_KEYS)
     except (msgspec.DecodeError, TypeError):
@@ -139,6 +145,9 @@ def decimal_text(number: str) -> str:
     return f"{sign}{digits[:point]}.{digits[point:]}"
 
 
+_SHORT_BYTES: Final = 256
+_SHORT_KEPT: Final = 1_024
+_short_text: Final = lru_cache(_SHORT_KEPT)(_text)
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEP: Final = [1 if chr(byte) in "[{" else -1 for byte in range(256)]
