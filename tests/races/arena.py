@@ -154,7 +154,8 @@ class Arena:
     async def settle(self, tasks: list[str]) -> None:
         """Each acknowledged task settles, every invariant holds, nothing is left over (INV-9)."""
         await wait_until(lambda: self.open_of(tasks), lambda found: found == 0, SETTLE_S)
-        assert await self.fetchval("SELECT count(*) FROM lease") == 0
+        held = "SELECT count(*) FROM lease WHERE task_id = ANY ($1::uuid[])"
+        assert await self.fetchval(held, tasks) == 0
         connection = await pool.connect(self.cluster.database_url)
         try:
             assert await violations(connection) == []
