@@ -189,8 +189,8 @@ class Rounds:
 
     def _count(self, proposal: Proposal, won: int) -> None:
         slow = min(proposal.slow_pairs, won)
-        self._metrics.assigned_slow.inc(slow)
-        self._metrics.assigned_fast.inc(won - slow)
+        self._metrics.assigned_by_twin.inc(slow)
+        self._metrics.assigned_by_stream.inc(won - slow)
         self._metrics.refused.inc(len(proposal.pairs) - won)
 
     def _rest(self) -> None:

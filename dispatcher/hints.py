@@ -1,6 +1,6 @@
 """Where beliefs come from: the wake and capacity streams, and their slow twins in Postgres.
 
-Where: three loops of a dispatcher that write its `View`; rounds read it.
+Where: loops of a dispatcher that write its `View`; rounds read it.
 Promise: with the streams a round starts within a millisecond; without them every due task of an
 owned queue is found by the next scan of routes, every free slot by the next scan of levels.
 """
@@ -17,9 +17,10 @@ from dispatcher.metrics import DispatcherMetrics
 from dispatcher.view import View
 from runtime import failpoints
 from runtime.loops import Loop
-from store.bus import BusUnavailable, StreamReader
+from store.bus import BusUnavailable
 from store.dispatch import active_queues, due_routes, open_session_levels
 from store.messages import Levels, Wake
+from store.proven_reader import PROBE_INTERVAL_S, ProvenReader
 
 LEVELS_STEP = 500  # sessions taken in one go: about two milliseconds
 BUS_BACKOFF_S = 0.2  # the reader backs off by itself
@@ -31,7 +32,7 @@ class Hints:
     def __init__(
         self,
         view: View,
-        reader: StreamReader,
+        reader: ProvenReader,
         pool: "asyncpg.Pool[Any]",
         metrics: DispatcherMetrics,
     ) -> None:
@@ -43,9 +44,10 @@ class Hints:
         self._scan_levels_now = asyncio.Event()
 
     def loops(self, route_scan_s: float, level_scan_s: float) -> list[Loop]:
-        """The three loops, to be run by `run_loops`."""
+        """The four loops, to be run by `run_loops`."""
         return [
             Loop("hints", self.read_streams, 0, backoff_max_s=BUS_BACKOFF_S, expected=STORE_ERRORS),
+            Loop("probe", self.probe, PROBE_INTERVAL_S, expected=STORE_ERRORS),
             Loop(
                 "scan-routes",
                 self.scan_routes,
@@ -81,9 +83,18 @@ class Hints:
                 self._view.hint_routes(message.routes)
             elif isinstance(message, Levels):
                 taken = self._view.hint_levels(message.levels, time.monotonic())
-                self._metrics.levels_fast.inc(taken)
+                self._metrics.levels_by_stream.inc(taken)
         self._metrics.skipped_entries.set(self._reader.skipped_count)
         return len(entries)
+
+    async def probe(self) -> int:
+        """See that the streams are heard; a deaf reader is replaced, and the twins run at once."""
+        replaced = await self._reader.probe()
+        self._metrics.stream_deaf.set(self._reader.is_deaf)
+        if replaced:
+            self._metrics.stream_restarts.inc()
+            self.scan_now()
+        return replaced
 
     async def scan_routes(self) -> int:
         """Slow twin of `wake`: every route of the owned queues with a due task."""
@@ -112,7 +123,7 @@ class Hints:
             ledger.forget_closed(queue_ids, began)
         finally:
             ledger.lapse(time.monotonic())
-        self._metrics.levels_slow.inc(news)
+        self._metrics.levels_by_twin.inc(news)
         self._metrics.sessions.set(ledger.session_count())
         self._metrics.free_slots.set(ledger.free_count())
         return news

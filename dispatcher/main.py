@@ -31,11 +31,13 @@ from runtime.settings import DispatcherSettings
 from store.bus import Bus
 from store.migrate import check_version
 from store.pool import Pools, connect, open_pools
+from store.proven_reader import ProvenReader
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 LAST_ROUNDS_S = 3.0  # for rounds in flight at a stop; the rest of the grace time is not ours
-BUS_LOOPS = frozenset({"hints", "peers", "waking"})  # late without Redis, which costs only time
+# Late without Redis, which costs only time.
+BUS_LOOPS = frozenset({"hints", "probe", "peers", "waking"})
 
 _log = get_logger(__name__)
 
@@ -92,7 +94,7 @@ class Dispatcher:
             pairs_max=settings.round_pairs_max,
         )
         waking = Waking(rounds.view, bus)
-        reader = bus.dispatch_reader()
+        reader = ProvenReader(lambda _: bus.dispatch_reader(), bus.probe_hints)
         hints = Hints(rounds.view, reader, pool, metrics)
         nodes = Nodes(
             pool,

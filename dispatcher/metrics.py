@@ -1,7 +1,8 @@
 """What a dispatcher shows of its work, and which path served it: the fast one or the slow twin.
 
 Where: made once by the process, counted by rounds, hints and sweeps.
-Promise: a dead fast path is seen and not merely survived: `path="slow"` grows, `bus_up` is 0.
+Promise: a dead fast path is seen and not merely survived: `path="twin"` grows, `bus_up` is 0 or
+`stream_deaf` is 1.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -19,16 +20,16 @@ class DispatcherMetrics:
             ["path"],
             registry=registry,
         )
-        self.assigned_fast = assigned.labels("fast")
-        self.assigned_slow = assigned.labels("slow")
+        self.assigned_by_stream = assigned.labels("stream")
+        self.assigned_by_twin = assigned.labels("twin")
         levels = Counter(
             "orbit_session_levels_total",
-            "Capacity levels taken, by path; slow ones only where they were news.",
+            "Capacity levels taken, by path; by the twin only where they were news.",
             ["path"],
             registry=registry,
         )
-        self.levels_fast = levels.labels("fast")
-        self.levels_slow = levels.labels("slow")
+        self.levels_by_stream = levels.labels("stream")
+        self.levels_by_twin = levels.labels("twin")
         self.refused = Counter(
             "orbit_refused_claims_total", "Proposed grants that were refused.", registry=registry
         )
@@ -44,6 +45,14 @@ class DispatcherMetrics:
             registry=registry,
         )
         self.bus_up = Gauge("orbit_bus_up", "Whether Redis answered last.", registry=registry)
+        self.stream_deaf = Gauge(
+            "orbit_stream_deaf",
+            "Whether the last probe of the hint streams was not heard.",
+            registry=registry,
+        )
+        self.stream_restarts = Counter(
+            "orbit_stream_restarts_total", "Readers replaced as deaf.", registry=registry
+        )
         self.skipped_entries = Gauge(
             "orbit_skipped_entries", "Stream entries that were no message.", registry=registry
         )

@@ -7,6 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.commands import Commands
+from gateway.worker.outlet import Outlet
+from store.proven_reader import ProvenReader
 
 
 class _Figures(Collector):
@@ -44,6 +46,40 @@ class _Figures(Collector):
             "orbit_gateway_sessions", "Registered worker sessions.", len(self._sessions)
         )
         return [waiting, stuck, answered, batches, sockets, sessions]
+
+
+class _Paths(Collector):
+    """Which path brings the assignments, and whether the fast one is heard at all."""
+
+    def __init__(self, outlet: Outlet, stream: ProvenReader) -> None:
+        self._outlet = outlet
+        self._stream = stream
+
+    def collect(self) -> list[Metric]:
+        assigned = CounterMetricFamily(
+            "orbit_gateway_assignments",
+            "Assignments handed to sockets, by the path that brought them.",
+            labels=["path"],
+        )
+        assigned.add_metric(["stream"], self._outlet.by_stream)
+        assigned.add_metric(["twin"], self._outlet.by_twin)
+        deaf = GaugeMetricFamily(
+            "orbit_stream_deaf",
+            "Whether the last probe of the own stream was not heard.",
+            float(self._stream.is_deaf),
+        )
+        heard = CounterMetricFamily(
+            "orbit_stream_probes_heard", "Probes that came back.", self._stream.heard_count
+        )
+        restarts = CounterMetricFamily(
+            "orbit_stream_restarts", "Readers replaced as deaf.", self._stream.restarts_count
+        )
+        return [assigned, deaf, heard, restarts]
+
+
+def watch_paths(registry: CollectorRegistry, outlet: Outlet, stream: ProvenReader) -> None:
+    """Add what is known of the way of assignments."""
+    registry.register(_Paths(outlet, stream))
 
 
 def watch(

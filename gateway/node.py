@@ -18,7 +18,7 @@ from gateway.catalog import Catalog
 from gateway.commands import Commands
 from gateway.credentials import Credentials
 from gateway.faults import facts_of
-from gateway.figures import watch
+from gateway.figures import watch, watch_paths
 from gateway.hints import Hints
 from gateway.http.health import Readiness
 from gateway.store_calls import AWAY_ERRORS, Pool, StoreCalls
@@ -37,6 +37,7 @@ from store.bus import Bus, BusUnavailable
 from store.commands import CloseSession, SessionOutcome
 from store.migrate import check_version
 from store.pool import Pools
+from store.proven_reader import PROBE_INTERVAL_S, ProvenReader
 
 log = get_logger(__name__)
 _LANE_RESTART_S: Final = 0.1
@@ -69,8 +70,11 @@ class Node:
         """Worker sockets by session id, from the moment their session is sent to the store."""
         self.calls: Final = StoreCalls(open_pools)
         self.bus: Final = bus
-        self._stream = bus.reader("node", self.node_id)
-        self.outlet: Final = Outlet(self.sockets, self.calls, self._stream, self.node_id)
+        self.stream: Final = ProvenReader(
+            lambda last: bus.reader("node", self.node_id, after=last),
+            lambda: bus.probe_node(self.node_id),
+        )
+        self.outlet: Final = Outlet(self.sockets, self.calls, self.stream, self.node_id)
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
         self.commands: Final = Commands(
             self.calls, given_back=self.hints.wake, unwanted=self._tell_unwanted
@@ -85,6 +89,7 @@ class Node:
         self._sessions_checked_at = time.monotonic()
         self._bus_beats = True
         watch(self.registry, self.commands, self.sockets, self.connections)
+        watch_paths(self.registry, self.outlet, self.stream)
 
     # --- running -------------------------------------------------------------------------------
 
@@ -115,6 +120,7 @@ class Node:
             loop("beat", self.beat, self._beat_interval_s),
             loop("bus-beat", self._beat_bus, self._beat_interval_s),
             loop("stream", outlet.read_stream, 0.0),
+            loop("probe", self.stream.probe, PROBE_INTERVAL_S),
             loop("large-assignments", outlet.load_large, wake=outlet.load_due),
             loop("unsent-leases", lambda: outlet.find_unsent(self._redis_unwell)),
             loop("wakes", hints.send_wakes, wake=hints.wake_due),
@@ -148,7 +154,7 @@ class Node:
                 Pool.BACKGROUND, limits.BEAT_TIMEOUT_S, dispatch.leave_node, self.node_id
             )
         )
-        await quietly(self._stream.close())
+        await quietly(self.stream.close())
         await quietly(self.bus.close())
         await self.calls.close()
 
@@ -156,7 +162,8 @@ class Node:
 
     @property
     def _redis_unwell(self) -> bool:
-        return self.hints.unwell or self.outlet.unwell or not self._bus_beats
+        reads_badly = self.outlet.unwell or self.stream.is_deaf
+        return self.hints.unwell or reads_badly or not self._bus_beats
 
     def readiness(self) -> Readiness:
         """Whether this node may be given work now (OP-48)."""

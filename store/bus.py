@@ -14,6 +14,7 @@ from typing import Literal
 
 from store.dispatch import Assignment
 from store.messages import (
+    NOTHING_SEEN,
     Assigned,
     Cancelled,
     CapacityLevel,
@@ -23,6 +24,7 @@ from store.messages import (
     Wake,
     encode_message,
 )
+from store.proven_reader import Probes
 from store.redis_link import BusUnavailable, Command, RedisLink, Reply
 from store.stream_reader import FIELD, StreamReader
 
@@ -131,16 +133,32 @@ class Bus:
             await self._link.call([("HDEL", key, *gone)])
         return sorted(live)
 
-    def reader(self, kind: StreamKind, node_id: str | None = None) -> StreamReader:
+    async def probe_node(self, node_id: str) -> Probes:
+        """Write an entry that says nothing to a gateway's own stream, to be heard by its reader."""
+        entries: list[tuple[str, Message]] = [(self._node_key(node_id), Assigned(()))]
+        return dict(zip([Assigned], await self._append(entries, NODE_ENTRIES_MAX), strict=True))
+
+    async def probe_hints(self) -> Probes:
+        """The same for the streams that dispatchers read."""
+        entries: list[tuple[str, Message]] = [
+            (f"{self._prefix}:wake", Wake(())),
+            (f"{self._prefix}:capacity", Levels(())),
+        ]
+        ids = await self._append(entries, HINT_ENTRIES_MAX)
+        return dict(zip([Wake, Levels], ids, strict=True))
+
+    def reader(
+        self, kind: StreamKind, node_id: str | None = None, *, after: str = NOTHING_SEEN
+    ) -> StreamReader:
         """A reader of one stream, with a connection of its own.
 
-        "node" reads the stream of `node_id` from its beginning and is its only reader; "wake" and
-        "capacity" read what comes from the first `read` on.
+        "node" reads the stream of `node_id` from its beginning, or from the entry `after` on, and
+        is its only reader; "wake" and "capacity" read what comes from the first `read` on.
         """
         assert (node_id is not None) == (kind == "node")
         key = self._node_key(node_id) if node_id is not None else f"{self._prefix}:{kind}"
         sole = kind == "node"
-        return StreamReader(self._link, {key: kind}, from_start=sole, sole_reader=sole)
+        return StreamReader(self._link, {key: kind}, from_start=sole, sole_reader=sole, after=after)
 
     def dispatch_reader(self) -> StreamReader:
         """A reader of the wake and capacity streams together, for a dispatcher."""

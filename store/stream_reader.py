@@ -33,17 +33,22 @@ class StreamReader:
     """
 
     def __init__(
-        self, link: RedisLink, kinds: Mapping[str, str], *, from_start: bool, sole_reader: bool
+        self,
+        link: RedisLink,
+        kinds: Mapping[str, str],
+        *,
+        from_start: bool,
+        sole_reader: bool,
+        after: str = NOTHING_SEEN,
     ) -> None:
-        """kinds: stream key to message kind. from_start: whether to read what is there already.
+        """kinds: stream key to message kind. from_start: whether to read what is there already,
+        from the entry `after` on.
 
         sole_reader: nobody else reads these streams, so what was read is trimmed away.
         """
         self._connection: OwnConnection = link.own_connection()
         self._kinds = {key.encode(): kind for key, kind in kinds.items()}
-        self._positions: dict[bytes, str] = (
-            dict.fromkeys(self._kinds, NOTHING_SEEN) if from_start else {}
-        )
+        self._positions: dict[bytes, str] = dict.fromkeys(self._kinds, after) if from_start else {}
         self._sole_reader = sole_reader
         self._check_due = True
         self._checked_at = self._trimmed_at = float("-inf")

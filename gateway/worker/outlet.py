@@ -17,9 +17,10 @@ from gateway.worker.socket import WorkerSocket
 from orbit_sdk.protocol.errors import ErrorCode
 from runtime import failpoints
 from store import dispatch
-from store.bus import BusUnavailable, StreamReader
+from store.bus import BusUnavailable
 from store.dispatch import Assignment
 from store.messages import NOTHING_SEEN, Assigned, Cancelled, Superseded
+from store.proven_reader import ProvenReader
 
 _LOADS_MAX: Final = 100
 """Large assignments read in one call: at most 25 MiB."""
@@ -35,7 +36,7 @@ class Outlet:
         self,
         sockets: Mapping[str, WorkerSocket],
         calls: StoreCalls,
-        reader: StreamReader,
+        reader: ProvenReader,
         node_id: str,
     ) -> None:
         self._sockets = sockets
@@ -50,6 +51,9 @@ class Outlet:
         """The last entry of the stream that was handled."""
         self.unwell = False
         """Whether the stream could not be read last time."""
+        self.by_stream = 0
+        self.by_twin = 0
+        """Assignments that each of the two paths brought first."""
 
     async def read_stream(self) -> int:
         """Wait for entries and hand them over. Raises BusUnavailable."""
@@ -80,7 +84,9 @@ class Outlet:
             elif isinstance(message, Cancelled):
                 self.cancel(message.session_id, message.attempt_id)
         self.seen = entries[-1][0]
-        return sum(map(len, given.values()))
+        handed = sum(map(len, given.values()))
+        self.by_stream += handed
+        return handed
 
     async def load_large(self) -> int:
         """Read the assignments whose payload stayed behind, and hand them over."""
@@ -109,7 +115,7 @@ class Outlet:
         """The slow twin: leases of our sessions that never reached us through the stream."""
         interval_s = (
             limits.UNSENT_UNWELL_INTERVAL_S
-            if redis_unwell or self.unwell
+            if redis_unwell or self.unwell or self._reader.is_deaf
             else limits.UNSENT_INTERVAL_S
         )
         now = asyncio.get_running_loop().time()
@@ -136,6 +142,7 @@ class Outlet:
             self._load_later(socket, attempt_id)
             self._sent_by_twin[attempt_id] = None
             found += 1
+        self.by_twin += found
         while len(self._sent_by_twin) > _TWIN_MEMORY_MAX:
             del self._sent_by_twin[next(iter(self._sent_by_twin))]
         return found

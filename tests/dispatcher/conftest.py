@@ -25,6 +25,7 @@ from store.bus import Bus, BusUnavailable, CapacityLevel
 from store.dispatch import Assignment
 from store.messages import Assigned
 from store.pool import Pools
+from store.proven_reader import ProvenReader
 from tests.store.world import LEASE_MS, Worker, World
 
 NEVER_S = 3_600.0
@@ -123,7 +124,7 @@ class RunningDispatcher:
             pools.background, bus, ids, metrics, node_id=self.node_id, lease_ms=lease_ms
         )
         self.waking = Waking(self.rounds.view, bus)
-        self.reader = bus.dispatch_reader()
+        self.reader = ProvenReader(lambda _: bus.dispatch_reader(), bus.probe_hints)
         self.hints = Hints(self.rounds.view, self.reader, pools.background, metrics)
         self.nodes = Nodes(
             pools.background,

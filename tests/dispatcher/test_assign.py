@@ -19,7 +19,7 @@ from tests.store.world import Worker, World
 
 async def wait_for_reader(dispatcher: RunningDispatcher) -> None:
     """Until the dispatcher reads its streams, so that the next hint reaches it."""
-    await until(lambda: bool(dispatcher.reader._positions))
+    await until(lambda: bool(dispatcher.reader._reader._positions))
 
 
 async def counts(world: World, table: str, count: int) -> bool:
@@ -44,8 +44,8 @@ async def test_a_hint_becomes_an_assignment_without_any_timer(
         [assignment] = await fake_gateway.take(1)
         assert (assignment.task_id, assignment.session_id) == (task_id, worker.session_id)
         assert msgspec.json.decode(assignment.task)["payload"] == {"to": "ada"}
-        assert dispatcher.value("orbit_assigned_tasks_total", path="fast") == 1
-        assert dispatcher.value("orbit_assigned_tasks_total", path="slow") == 0
+        assert dispatcher.value("orbit_assigned_tasks_total", path="stream") == 1
+        assert dispatcher.value("orbit_assigned_tasks_total", path="twin") == 0
 
 
 async def test_capacity_is_never_passed_and_freed_slots_are_used_at_once(
@@ -93,7 +93,7 @@ async def test_slow_twins_serve_alone_what_no_hint_told_of(
         task_ids = await world.submitted(3)
         got = await fake_gateway.take(3)
     assert {assignment.task_id for assignment in got} == set(task_ids)
-    assert dispatcher.value("orbit_session_levels_total", path="slow") >= 1
+    assert dispatcher.value("orbit_session_levels_total", path="twin") >= 1
 
 
 async def test_a_pause_withholds_and_its_end_is_found(

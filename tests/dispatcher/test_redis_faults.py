@@ -94,12 +94,12 @@ async def test_the_fast_path_comes_back_by_itself_after_a_crash(
         own_redis.start()
         began = time.monotonic()
         await until(lambda: dispatcher.value("orbit_bus_up") == 1)
-        fast = dispatcher.value("orbit_assigned_tasks_total", path="fast")
+        fast = dispatcher.value("orbit_assigned_tasks_total", path="stream")
 
         async def is_fast_again() -> bool:
             await submit_and_wake(world, bus, 1)
             await serve_until_settled(world, fake_gateway, 10)
-            return dispatcher.value("orbit_assigned_tasks_total", path="fast") > fast
+            return dispatcher.value("orbit_assigned_tasks_total", path="stream") > fast
 
         await until(is_fast_again)
         assert time.monotonic() - began < RECOVERY_S
