@@ -40,6 +40,9 @@ from .states import Outcome, RecoverySafety
 from .strict_json import JsonError, JsonFault, check_json, refuse_repeated_keys
 from .times import parse_time, time_text
 
+STOP_CONFIRMED: Final = "cancelled"
+"""The error code by which a worker of v1 says that it has stopped as it was told to."""
+
 RETRY_DEFAULT: Final = Retry(
     max_attempts=3, initial_delay_ms=1_000, max_delay_ms=60_000, attempt_timeout_ms=3_600_000
 )
@@ -210,7 +213,13 @@ def submit_hash(body: SubmitBody) -> bytes:
 
 
 def finish_hash(outcome: Outcome, error_code: str, result: bytes) -> bytes:
-    """The meaning of a finish (OP-21), 32 bytes; `error_code` is '' where none was given."""
+    """The meaning of a finish (OP-21), 32 bytes; `error_code` is '' where none was given.
+
+    A confirmed stop means the same in the words of v1, which has no CANCELLED (OP-02): a worker may
+    repeat a report in another version than the one it was made in.
+    """
+    if outcome is Outcome.CANCELLED and error_code == STOP_CONFIRMED:
+        outcome = Outcome.FAILED
     parts = {"outcome": outcome.value, "error_code": error_code}
     return semantic_hash("task.finish", parts, {"result": result})
 

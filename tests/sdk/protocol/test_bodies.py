@@ -448,3 +448,10 @@ def test_the_meaning_of_a_finish() -> None:
         finish_hash(Outcome.FAILED, "f", b'{"n":1}'),
         finish_hash(Outcome.FAILED, "e", b'{"n":2}'),
     }
+
+
+def test_a_confirmed_stop_means_the_same_in_either_version() -> None:
+    """OP-02: made as FAILED with the code under v1, repeated as CANCELLED under v2."""
+    one = finish_hash(Outcome.FAILED, "cancelled", b"{}")
+    assert finish_hash(Outcome.CANCELLED, "cancelled", b"{}") == one
+    assert finish_hash(Outcome.CANCELLED, "e", b"{}") != finish_hash(Outcome.FAILED, "e", b"{}")
