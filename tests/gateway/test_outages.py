@@ -15,9 +15,9 @@ import pytest
 
 from devcluster.balancer import Balancer
 from store.bus import Bus
-from store.messages import entry_order
 from store.commands import OpenSession, open_sessions
 from store.dispatch import sessions_of_node
+from store.messages import entry_order
 from store.pool import Pools
 from tests.gateway.harness import (
     App,
