@@ -11,18 +11,24 @@ from typing import Final, Protocol, assert_never
 
 from gateway.lanes import UNAVAILABLE, Refused
 from gateway.worker import actions
+from gateway.worker import dialect as server_dialect
 from gateway.worker.attempts import Ask, Gathering
+from gateway.worker.dialect import Dialect as ServerDialect
 from gateway.worker.dialect import Operation
-from gateway.worker.dialect_v1 import DialectV1
+from gateway.worker.dialect_v1 import DialectV1 as ServerV1
+from gateway.worker.dialect_v2 import DialectV2 as ServerV2
 from gateway.worker.lease_secret import KeyRing
 from gateway.worker.session import Phase as ServerPhase
 from gateway.worker.session import Session
-from orbit_sdk.protocol import frames
+from orbit_sdk.protocol import frames, frames_v2
 from orbit_sdk.protocol.errors import ErrorCode
 from orbit_sdk.protocol.frames import Capability
+from orbit_sdk.protocol.frames_v2 import AttemptItem, FinishItem
 from orbit_sdk.protocol.states import AttemptState, Outcome
 from orbit_sdk.protocol.times import parse_time
-from orbit_sdk.worker import dialect, effects
+from orbit_sdk.worker import dialect as worker_dialect
+from orbit_sdk.worker import effects
+from orbit_sdk.worker.dialect import Dialect as WorkerDialect
 from orbit_sdk.worker.dialect import Event
 from orbit_sdk.worker.effects import StopReason
 from orbit_sdk.worker.limits import CONNECT_BACKOFF, SESSION_PROVEN_S
@@ -46,6 +52,8 @@ __all__ = [
     "CONNECT_BACKOFF",
     "SESSION_PROVEN_S",
     "UNAVAILABLE",
+    "V1",
+    "V2",
     "WORKER_STOPPED",
     "Asked",
     "Lease",
@@ -55,6 +63,7 @@ __all__ = [
     "ServerPort",
     "StopReason",
     "Told",
+    "Version",
     "WorkerCore",
     "WorkerPort",
 ]
@@ -63,21 +72,25 @@ NAMESPACE: Final = "9" * 32
 QUEUE: Final = "8" * 32
 HANDLER: Final = "work"
 SECRET: Final = "A" * 43
-_DIALECT: Final = dialect.DialectV1()
 _RING: Final = KeyRing({1: bytes(range(32))})
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """One operation of a frame: its own message id, and the attempt that it is about."""
+
+    message_id: str
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """A message of a worker. `epoch` is 0 where the message names no attempt."""
+    """A frame of a worker; only operations on attempts have items."""
 
     kind: str
-    message_id: str
+    frame_id: str
     session_id: str = ""
-    attempt_id: str = ""
-    epoch: int = 0
-    capacity: int = 0
-    drain: bool = False
+    items: tuple[Item, ...] = ()
     data: bytes = b""
 
 
@@ -96,20 +109,40 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one item; a receipt is its states, revision, lease end and disposition."""
+
+    receipt: tuple[str, str, str, str, str] | None = None
+    lease: Lease | None = None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
-    """A message of a gateway. `event` is what the worker's core takes."""
+    """A frame of a gateway. `event` is what the worker's core takes; `given` are the attempt and
+    task of each assignment."""
 
     kind: str
     event: Event
     session_id: str = ""
     reply_to: str = ""
-    receipt: tuple[str, str, str, str, str] | None = None
-    deduplicated: bool = False
-    lease: Lease | None = None
+    results: tuple[Result, ...] = ()
+    given: tuple[tuple[str, str], ...] = ()
     draining: bool | None = None
-    attempt_id: str = ""
-    task_id: str = ""
     code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the worker socket, as both ends spell it."""
+
+    name: str
+    of_server: ServerDialect
+    of_worker: WorkerDialect
+
+
+V1: Final = Version("v1", ServerV1(), worker_dialect.DialectV1())
+V2: Final = Version("v2", ServerV2(), worker_dialect.DialectV2())
 
 
 # --- the server's half ---------------------------------------------------------------------------
@@ -132,6 +165,7 @@ class ServerCore:
     def __init__(
         self,
         port: ServerPort,
+        version: Version,
         session_id: str,
         lease_ms: int,
         next_id: Callable[[], str],
@@ -140,9 +174,10 @@ class ServerCore:
         session_max_ms: int,
     ) -> None:
         self._port = port
+        self._version = version
         self._asked: dict[int, tuple[Gathering, int]] = {}
         self._session = Session(
-            DialectV1(),
+            version.of_server,
             session_id=session_id,
             namespace_id=NAMESPACE,
             ring=_RING,
@@ -212,8 +247,11 @@ class ServerCore:
         """The hello could not be judged."""
         self._act(self._session.refused(ErrorCode.UNAVAILABLE))
 
-    def assigned(self, assignment: Assignment, now: float) -> None:
-        self._act(self._session.assigned([assignment], now))
+    def assigned(self, assignments: Sequence[Assignment], now: float) -> None:
+        self._act(self._session.assigned(assignments, now))
+
+    def cancelled(self, attempt_id: str) -> None:
+        self._act(self._session.cancelled(attempt_id))
 
     def give_back(self, attempt_id: str) -> None:
         self._act(self._session.give_back(attempt_id))
@@ -242,7 +280,7 @@ class ServerCore:
         port = self._port
         for action in decided:
             if isinstance(action, actions.Send):
-                port.say(told_by(action.frame))
+                port.say(told_by(self._version, action.frame))
             elif isinstance(action, Ask):
                 for place, command in action.commands:
                     self._asked[id(command)] = (action.gathering, place)
@@ -274,45 +312,46 @@ class ServerCore:
         )
 
 
-def told_by(data: bytes) -> Told:
-    """A gateway's message in plain words, read as the worker's shell reads it."""
-    frame = frames.decode_server_frame(data)
-    event = _DIALECT.read(data)
-    match frame:
-        case frames.AckFrame(body=frames.CommandResult(receipt, lease, deduplicated)):
+def told_by(version: Version, data: bytes) -> Told:
+    """A gateway's frame in plain words, read as the worker's shell reads it."""
+    event = version.of_worker.read(data)
+    match event:
+        case worker_dialect.Answered(reply_to, results):
             return Told(
-                f"ack {receipt.operation}",
-                event,
-                frame.session_id,
-                frame.reply_to,
-                (
-                    receipt.task_state,
-                    receipt.attempt_state,
-                    receipt.task_revision,
-                    receipt.lease_until,
-                    receipt.disposition,
-                ),
-                deduplicated,
-                _lease(lease),
+                "answer", event, reply_to=reply_to, results=tuple(_result(each) for each in results)
             )
-        case frames.AckFrame(body=frames.LeaseBody() as lease):
-            return Told("ack resume", event, frame.session_id, frame.reply_to, lease=_lease(lease))
-        case frames.AckFrame(body=frames.WelcomeBody(draining=draining)):
-            return Told("ack capacity", event, frame.session_id, frame.reply_to, draining=draining)
-        case frames.WelcomeFrame(body=body):
-            return Told("welcome", event, frame.session_id, frame.reply_to, draining=body.draining)
-        case frames.AssignFrame(body=body):
-            return Told(
-                "assign",
-                event,
-                frame.session_id,
-                attempt_id=body.attempt_id,
-                task_id=body.task.id,
+        case worker_dialect.Refused(reply_to, error):
+            return Told("error", event, reply_to=reply_to or "", code=error.code)
+        case worker_dialect.Welcome(reply_to, body):
+            return Told("welcome", event, body.session_id, reply_to, draining=body.draining)
+        case worker_dialect.Level(reply_to, body):
+            return Told("level", event, body.session_id, reply_to, draining=body.draining)
+        case worker_dialect.Assigned(session_id, bodies):
+            given = tuple((body.attempt_id, body.task.id) for body in bodies)
+            return Told("assign", event, session_id, given=given)
+        case worker_dialect.Unwanted(session_id):
+            return Told("cancel", event, session_id)
+        case worker_dialect.Draining(session_id):
+            return Told("drain", event, session_id)
+    assert_never(event)
+
+
+def _result(result: frames.CommandResult | frames.LeaseBody | frames.ErrorBody) -> Result:
+    match result:
+        case frames.CommandResult(receipt, lease):
+            record = (
+                receipt.task_state,
+                receipt.attempt_state,
+                receipt.task_revision,
+                receipt.lease_until,
+                receipt.disposition,
             )
-        case frames.ErrorFrame():
-            reply_to = frame.reply_to if isinstance(frame.reply_to, str) else ""
-            return Told("error", event, reply_to=reply_to, code=frame.error.code)
-    raise AssertionError(f"no reading for {frame}")
+            return Result(record, _lease(lease))
+        case frames.LeaseBody():
+            return Result(lease=_lease(result))
+        case frames.ErrorBody(code):
+            return Result(code=code)
+    assert_never(result)
 
 
 def _lease(body: frames.LeaseBody) -> Lease:
@@ -347,6 +386,7 @@ class WorkerCore:
         share: Callable[[], float],
     ) -> None:
         self._port = port
+        self._version = V1
         identity = Identity(instance_id, SECRET, QUEUE, (Capability(HANDLER, "1", "1"),))
         self._core = SessionCore(identity, slots, new_id, share)
 
@@ -365,8 +405,17 @@ class WorkerCore:
     def next_due(self) -> float:
         return self._core.next_due()
 
-    def opened(self, now: float) -> None:
-        self._carry_out(self._core.opened(_DIALECT, now))
+    def opened(self, version: Version, now: float) -> None:
+        self._version = version
+        self._carry_out(self._core.opened(version.of_worker, now))
+
+    @property
+    def unsent(self) -> bool:
+        return self._core.unsent
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        self._carry_out(self._core.flush())
 
     def closed(self) -> None:
         self._carry_out(self._core.closed())
@@ -392,10 +441,10 @@ class WorkerCore:
 
     def _carry_out(self, decided: list[effects.Effect]) -> None:
         port = self._port
-        for effect in [*decided, *self._core.flush()]:
+        for effect in decided:
             match effect:
                 case effects.Send(data):
-                    port.send(asked_by(data))
+                    port.send(asked_by(self._version, data))
                 case effects.Run(attempt_id, _, task):
                     port.run(attempt_id, task.id)
                 case effects.Stop(attempt_id, reason):
@@ -412,42 +461,31 @@ class WorkerCore:
                     assert_never(effect)
 
 
-def asked_by(data: bytes) -> Asked:
-    """A worker's message in plain words."""
-    frame = frames.decode_client_frame(data)
-    match frame:
-        case frames.HelloFrame():
-            return Asked("hello", frame.message_id, capacity=frame.body.capacity, data=data)
-        case frames.CapacityFrame(body=body):
-            return Asked(
-                "capacity",
-                frame.message_id,
-                frame.session_id,
-                capacity=body.capacity,
-                drain=body.drain,
-                data=data,
-            )
-        case frames.StartFrame() | frames.RenewFrame() | frames.ResumeFrame():
-            return _about(_KINDS[type(frame)], frame.message_id, frame.session_id, frame.body, data)
-        case frames.FinishFrame(body=body):
-            return _about("finish", frame.message_id, frame.session_id, body.ref, data)
-    assert_never(frame)
+def asked_by(version: Version, data: bytes) -> Asked:
+    """A worker's frame in plain words, read as the gateway's core reads it."""
+    request = version.of_server.read(data.decode())
+    match request:
+        case server_dialect.Hello(message_id):
+            return Asked("hello", message_id, data=data)
+        case server_dialect.Declaration(message_id, session_id):
+            return Asked("capacity", message_id, session_id, data=data)
+        case server_dialect.Batch(message_id, session_id, operation, items):
+            named = tuple(_item(item) for item in items)
+            return Asked(operation.value, message_id, session_id, named, data)
+    assert_never(request)
 
 
-_KINDS: Final = {
-    frames.StartFrame: "start",
-    frames.RenewFrame: "renew",
-    frames.ResumeFrame: "resume",
-}
+def _item(item: AttemptItem | FinishItem) -> Item:
+    if isinstance(item, FinishItem):
+        return Item(item.message_id, item.ref.attempt_id)
+    return Item(item.message_id, item.attempt_id)
 
 
-def _about(
-    kind: str, message_id: str, session_id: str, ref: frames.AttemptRef, data: bytes
-) -> Asked:
-    return Asked(kind, message_id, session_id, ref.attempt_id, int(ref.epoch), data=data)
-
-
-def forged(asked: Asked, message_id: str, attempt_id: str) -> bytes:
-    """A renewal with a proof that is none, as a stranger on the line of `asked` would send it."""
+def forged(version: Version, session_id: str, message_id: str, attempt_id: str) -> bytes:
+    """A renewal with a proof that is none, as a stranger on the line would send it."""
     ref = frames.AttemptRef("7" * 32, attempt_id, "1", SECRET)
-    return frames.encode_frame(frames.RenewFrame("1", message_id, asked.session_id, ref))
+    if version is V1:
+        return frames.encode_frame(frames.RenewFrame("1", message_id, session_id, ref))
+    item = AttemptItem(ref.task_id, attempt_id, ref.epoch, SECRET, message_id)
+    batch = frames_v2.AttemptsBody((item,))
+    return frames_v2.encode_frame(frames_v2.RenewFrame("2", message_id, session_id, batch))

@@ -257,6 +257,15 @@ def _slots_leak() -> Any:
     return patch.multiple("gateway.worker.slots.Slots", free=free, lapse=lambda self, now: False)
 
 
+def _versions_differ() -> Any:
+    """A report does not mean the same when it is repeated in the other version."""
+
+    def by_outcome(outcome: str, error_code: str, result: bytes) -> bytes:
+        return f"{outcome} {error_code}".encode()
+
+    return patch("gateway.worker.attempts.bodies.finish_hash", by_outcome)
+
+
 def _deaf_to_boundaries() -> Any:
     def stop(self: Worker, attempt_id: str, reason: StopReason) -> None:
         if reason is not StopReason.LEASE_LOST:
@@ -283,8 +292,8 @@ def _runs_unasked() -> Any:
 
     def received(self: WorkerCore, told: Told, now: float) -> None:
         kept(self, told, now)
-        if told.kind == "assign":
-            self._port.run(told.attempt_id, told.task_id)
+        for attempt_id, task_id in told.given:
+            self._port.run(attempt_id, task_id)
 
     kept = WorkerCore.received
     return patch.object(WorkerCore, "received", received)
@@ -306,10 +315,11 @@ def _reports_once() -> Any:
     reported: set[str] = set()
 
     def send(self: Worker, asked: Asked) -> None:
-        if asked.kind != "finish" or asked.message_id not in reported:
+        names = {item.message_id for item in asked.items}
+        if asked.kind != "finish" or not names <= reported:
             kept(self, asked)
         if asked.kind == "finish":
-            reported.add(asked.message_id)
+            reported.update(names)
 
     kept = Worker.send
     return patch.object(Worker, "send", send)
@@ -328,10 +338,11 @@ def _nobody_looks() -> Any:
 def _secret_in_every_ear() -> Any:
     """A gateway says twice what it was given once."""
 
-    def assign(self: Socket, assignment: Any) -> None:
-        kept(self, assignment)
-        self.core._session._slots.free(assignment.attempt_id)
-        kept(self, assignment)
+    def assign(self: Socket, assignments: Any) -> None:
+        kept(self, assignments)
+        for assignment in assignments:
+            self.core.release(assignment.attempt_id)
+        kept(self, assignments)
 
     kept = Socket.assign
     return patch.object(Socket, "assign", assign)
@@ -360,6 +371,7 @@ DEFECTS = (
     Defect("a gateway assigns after a drain", ("INV-15",), _patched(_drain_by_store_alone)),
     Defect("a gateway leaks slots", ("liveness",), _patched(_slots_leak)),
     Defect("a gateway hands out twice", ("INV-17",), _patched(_secret_in_every_ear)),
+    Defect("versions spell one report as two", ("INV-8",), _patched(_versions_differ)),
     Defect("a worker ignores the boundary", ("INV-20", "R-037"), _patched(_deaf_to_boundaries)),
     Defect("a worker counts from the answer", ("R-037",), _patched(_counts_from_the_answer)),
     Defect("a worker runs what was not started", ("R-124",), _patched(_runs_unasked)),

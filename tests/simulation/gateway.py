@@ -3,7 +3,7 @@
 It beats, accepts, drains, freezes and dies; it holds nothing that the cluster could miss.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway import limits
@@ -19,7 +19,7 @@ from store.commands import (
     SetCapacity,
 )
 from store.dispatch import Assignment
-from tests.simulation.cores import Operation, Refused, ServerCore, Told
+from tests.simulation.cores import V1, V2, Operation, Refused, ServerCore, Told
 from tests.simulation.judge import Judge
 from tests.simulation.lanes import Lanes
 from tests.simulation.link import Link
@@ -73,6 +73,7 @@ class Node:
         self.is_alive = True
         self.is_draining = False
         self.frozen_until = 0.0
+        self.version = V1 if world.rng.random() < cluster.weather.old_nodes else V2
         self.clock = Clock(world.rng.uniform(0, 1e6), world.rng.uniform(0.99, 1.01))
         self.lanes = Lanes(world, cluster.weather, cluster.store, self.do)
         self.connections: set[Socket] = set()
@@ -81,7 +82,7 @@ class Node:
         self._ticks = 0
         cluster.nodes[self.id] = self
         cluster.store.beat(self.id)
-        world.note("node", self.id, "is up")
+        world.note("node", self.id, "is up and speaks", self.version.name)
 
     def shown(self) -> float:
         """This node's own clock."""
@@ -207,16 +208,26 @@ class Node:
             if self.sockets.get(socket.core.id) is not socket:
                 continue
             if assignment is not None and assignment.session_id == socket.core.id:
-                socket.assign(assignment)
+                socket.assign([assignment])
             else:
                 socket.core.release(attempt_id)
 
-    def hand_over(self, won: Assignment) -> None:
-        """An assignment came through the stream."""
-        socket, attempt_id = self.sockets.get(won.session_id), won.attempt_id
-        if socket is None or socket.core.holds(attempt_id) or attempt_id in self._sent_by_twin:
-            return
-        socket.assign(won)
+    def hand_over(self, won: Sequence[Assignment]) -> None:
+        """Assignments came through the stream; those of one session travel together."""
+        found: dict[str, list[Assignment]] = {}
+        for assignment in won:
+            socket, attempt_id = self.sockets.get(assignment.session_id), assignment.attempt_id
+            if socket is None or socket.core.holds(attempt_id) or attempt_id in self._sent_by_twin:
+                continue
+            found.setdefault(assignment.session_id, []).append(assignment)
+        for session_id, assignments in found.items():
+            self.sockets[session_id].assign(assignments)
+
+    def unwanted(self, session_id: str, attempt_id: str) -> None:
+        """An attempt that one of our sessions holds is to stop (R-127)."""
+        socket = self.sockets.get(session_id)
+        if socket is not None:
+            socket.core.cancelled(attempt_id)
 
     def supersede(self, session_id: str) -> None:
         """A newer session has taken over from one of ours (OP-13)."""
@@ -237,6 +248,7 @@ class Socket:
         self.store = cluster.store
         self.core = ServerCore(
             self,
+            node.version,
             self.world.new_id("d"),
             int(LEASE_S * 1000),
             lambda: self.world.new_id("c"),
@@ -284,8 +296,8 @@ class Socket:
         if shown >= self.ends_at:
             self.end("session_expired")
 
-    def assign(self, assignment: Assignment) -> None:
-        self.core.assigned(assignment, self.node.shown())
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        self.core.assigned(assignments, self.node.shown())
         self._tell_level()
 
     def _tell_level(self) -> None:
@@ -305,7 +317,8 @@ class Socket:
     # -- what the core decides --------------------------------------------------------------
 
     def say(self, told: Told) -> None:
-        self.world.note("node", self.core.id, "says", told.kind, told.code or told.reply_to)
+        about = told.code or told.reply_to
+        self.world.note("node", self.core.id, "says", told.kind, about, *dict(told.given))
         self.judge.gateway_said(told, self.core.id, self.core.instance_id, self.drain_heard)
         self.link.down(told)
 

@@ -58,7 +58,7 @@ class _Books:
     grant_of: dict[str, str] = field(default_factory=dict)
     receipts: dict[Identity, tuple[object, ...]] = field(default_factory=dict)
     firsts: set[Identity] = field(default_factory=set)
-    asked: dict[str, tuple[str, str]] = field(default_factory=dict)
+    frames: dict[str, Asked] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
     wire: dict[Identity, tuple[str, ...]] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
@@ -376,7 +376,7 @@ class Judge:
 
     def worker_said(self, asked: Asked) -> None:
         """A worker has sent a message."""
-        self.books.asked[asked.message_id] = (asked.kind, asked.attempt_id)
+        self.books.frames[asked.frame_id] = asked
 
     def stranger_said(self, message_id: str) -> None:
         """Somebody without a proof has sent a message about an attempt."""
@@ -387,37 +387,50 @@ class Judge:
     ) -> None:
         """A gateway has queued a message for its worker."""
         if told.reply_to in self.books.strangers:
-            if told.code not in STRANGERS_HEAR:
-                self.fail("INV-21", f"a stranger heard {told.kind} {told.code}")
-        elif told.receipt is not None:
-            self._look_at_receipt(told)
-        elif told.kind == "assign":
-            if drain_heard:
-                self.fail("INV-15", f"{short(told.attempt_id)} was sent after a drain was heard")
-            if told.session_id != session_id or (
-                self.books.grant_of.get(told.attempt_id) != session_id
-            ):
-                self.fail("INV-17", f"{short(told.attempt_id)} was sent to another session")
-            if told.attempt_id in self.books.assigned:
-                self.fail("INV-17", f"{short(told.attempt_id)} was sent twice")
-            self.books.assigned.add(told.attempt_id)
+            heard = [told.code or result.code for result in told.results] or [told.code]
+            if not set(heard) <= set(STRANGERS_HEAR):
+                self.fail("INV-21", f"a stranger heard {told.kind} {heard}")
+        elif told.results:
+            self._look_at_results(told)
+        elif told.given:
+            for attempt_id, _ in told.given:
+                self._look_at_assignment(attempt_id, told, session_id, drain_heard)
         elif told.draining is False and instance_id in self.drained:
             current = self.model.instances[instance_id].current
             if current is not None and current.id == session_id:
                 self.fail("INV-15", f"{short(instance_id)} is drained and hears that it is not")
 
-    def _look_at_receipt(self, told: Told) -> None:
-        kind, attempt_id = self.books.asked[told.reply_to]
-        receipt = self.books.receipts.get((kind, attempt_id, told.reply_to))
+    def _look_at_assignment(
+        self, attempt_id: str, told: Told, session_id: str, drain_heard: bool
+    ) -> None:
+        name = short(attempt_id)
+        if drain_heard:
+            self.fail("INV-15", f"{name} was sent after a drain was heard")
+        if told.session_id != session_id or self.books.grant_of.get(attempt_id) != session_id:
+            self.fail("INV-17", f"{name} was sent to another session")
+        if attempt_id in self.books.assigned:
+            self.fail("INV-17", f"{name} was sent twice")
+        self.books.assigned.add(attempt_id)
+
+    def _look_at_results(self, told: Told) -> None:
+        asked = self.books.frames[told.reply_to]
+        if len(asked.items) != len(told.results):
+            self.fail("R-039", f"{short(told.reply_to)} has not one result an item")
+        for item, result in zip(asked.items, told.results, strict=True):
+            if result.receipt is not None:
+                identity = (asked.kind, item.attempt_id, item.message_id)
+                self._look_at_receipt(identity, result.receipt)
+
+    def _look_at_receipt(self, identity: Identity, said: tuple[str, str, str, str, str]) -> None:
+        name = f"the answer to {identity[0]} {short(identity[2])}"
+        receipt = self.books.receipts.get(identity)
         if receipt is None:
-            self.fail("INV-7", f"{told.kind} to {short(told.reply_to)}: nothing was committed")
+            self.fail("INV-7", f"{name}: nothing was committed")
             return
-        said = told.receipt
-        assert said is not None
         if said[:2] != receipt[:2] or said[2] != str(receipt[2]) or said[4] != receipt[4]:
-            self.fail("INV-8", f"{told.kind} to {short(told.reply_to)} differs from the store")
-        if said != self.books.wire.setdefault((kind, attempt_id, told.reply_to), said):
-            self.fail("INV-8", f"{told.kind} to {short(told.reply_to)} changed on the wire")
+            self.fail("INV-8", f"{name} differs from the store")
+        if said != self.books.wire.setdefault(identity, said):
+            self.fail("INV-8", f"{name} changed on the wire")
 
 
 def is_at_its_end(attempt: Attempt) -> bool:

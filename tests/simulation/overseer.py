@@ -7,7 +7,7 @@ first on that connection (R-152), and asks the store whether the right is there 
 from dataclasses import dataclass
 from typing import Final
 
-from tests.simulation.cores import Asked, StopReason, Told
+from tests.simulation.cores import Asked, Item, Lease, StopReason, Told
 from tests.simulation.judge import Judge, is_at_its_end
 from tests.simulation.world import Clock, World, short
 from tests.store.model import LEASE_MS
@@ -58,19 +58,25 @@ class Overseer:
 
     def sent(self, asked: Asked, connection: str, shown: float) -> None:
         """A worker's clock showed this when the message went out."""
-        known = self._sent.get(asked.message_id)
-        if known is None or known[0] != connection:
-            self._sent[asked.message_id] = (connection, shown)
+        for item in asked.items:
+            known = self._sent.get(item.message_id)
+            if known is None or known[0] != connection:
+                self._sent[item.message_id] = (connection, shown)
 
     def heard(self, told: Told, connection: str) -> None:
         """An answer has reached its worker: what may it believe now?"""
-        if told.lease is None:
+        if not told.results or told.reply_to in self.judge.books.strangers:
             return
-        sent_on, sent_at = self._sent[told.reply_to]
-        attempt_id = self.judge.books.asked[told.reply_to][1]
-        if not told.lease.authorises or sent_on != connection:
+        items = self.judge.books.frames[told.reply_to].items
+        for item, result in zip(items, told.results, strict=True):
+            if result.lease is not None and result.lease.authorises:
+                self._may_believe(item, result.lease, connection)
+
+    def _may_believe(self, item: Item, lease: Lease, connection: str) -> None:
+        attempt_id, (sent_on, sent_at) = item.attempt_id, self._sent[item.message_id]
+        if sent_on != connection:
             return
-        boundary = sent_at + told.lease.left_s - MARGIN_S
+        boundary = sent_at + lease.left_s - MARGIN_S
         former = self._boundaries.get(attempt_id, boundary)
         self._boundaries[attempt_id] = max(former, boundary)
         running = self.running.get(attempt_id)
@@ -140,6 +146,8 @@ class Overseer:
         attempt = self.judge.model.attempts[attempt_id]
         if attempt.held or (applied and attempt.finish is None):
             self.judge.fail("INV-7", f"the report on {short(attempt_id)} was not kept")
+        if not applied and attempt.finish is not None:
+            self.judge.fail("INV-8", f"{short(attempt_id)} ended as reported, and it hears no")
 
     def look(self) -> None:
         """Every handler that was not told to stop has a right to run."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from store.dispatch import Assignment
 from tests.simulation.cores import ServerCore
 from tests.simulation.gateway import Cluster, Node
 from tests.simulation.judge import Judge
@@ -102,7 +103,11 @@ class Simulation:
             self.world.after(rng.choice([0.1, 3.0, 20.0]), lambda: self._cancel(task.id))
 
     def _cancel(self, task_id: str) -> None:
-        self.store.cancel(task_id)
+        told = self.store.cancel(task_id)
+        if told is not None:
+            node_id, session_id, attempt_id = told
+            stop = partial(Node.unwanted, session_id=session_id, attempt_id=attempt_id)
+            self.cluster.stream(node_id, stop)
 
     def _dispatch(self) -> None:
         """A dispatcher's tick: candidates and levels that may be old, and a claim that proves."""
@@ -124,9 +129,12 @@ class Simulation:
         ]
         if not pairs:
             return
+        won: dict[str, list[Assignment]] = {}
         for assignment in store.claim(pairs):
+            won.setdefault(assignment.node_id, []).append(assignment)
+        for node_id, assignments in won.items():
             if not world.strikes(self.weather.answer_lost):
-                self.cluster.stream(assignment.node_id, partial(Node.hand_over, won=assignment))
+                self.cluster.stream(node_id, partial(Node.hand_over, won=assignments))
 
     # -- time and faults --------------------------------------------------------------------
 

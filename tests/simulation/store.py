@@ -57,6 +57,7 @@ class Store:
         self.homes: dict[str, str] = {}
         """The node of each session."""
         self._granted: dict[str, int] = {}
+        self._hashes: dict[tuple[str, str], bytes] = {}
 
     @property
     def is_away(self) -> bool:
@@ -73,12 +74,18 @@ class Store:
         assert self._now().submit(task) == "created"
         self.judge.submitted(task.id)
 
-    def cancel(self, task_id: str) -> None:
-        """A caller wants a task stopped (OP-43)."""
+    def cancel(self, task_id: str) -> tuple[str, str, str] | None:
+        """A caller wants a task stopped (OP-43): node, session and attempt to tell, if any."""
         model = self._now()
-        if model.cancel(model.tasks[task_id]).code != "state_conflict":
+        held = [a for a in model.attempts.values() if a.held and a.task.id == task_id]
+        done = model.cancel(model.tasks[task_id]).code != "state_conflict"
+        if done:
             self.judge.cancelled(task_id)
         self.judge.looked(Cause("cancel"))
+        if not done or not held:
+            return None
+        session = held[0].session
+        return self.homes[session.id], session.id, held[0].id
 
     def pause(self, paused: bool) -> None:
         """Close or open the gate."""
@@ -190,14 +197,26 @@ class Store:
         if attempt is None:
             return Answer("attempt_not_found")
         if isinstance(command, FinishCommand):
-            return model.finish(
-                session, attempt, command.message_id, command.outcome, command.error_code
-            )
+            return self._finished(session, attempt, command)
         if operation is Operation.START:
             return model.start(session, attempt, command.message_id)
         if operation is Operation.RENEW:
             return model.renew(session, attempt, command.message_id)
         return model.resume(session, attempt)
+
+    def _finished(self, session: Session, attempt: Attempt, command: FinishCommand) -> Answer:
+        """The model knows no CANCELLED, which is FAILED with a code (OP-02); the hash tells them
+        apart if nothing else does."""
+        outcome, code = command.outcome, command.error_code
+        if outcome == "CANCELLED":
+            mine = attempt.held and attempt.session is session
+            if mine and attempt.intent is None and attempt.until > self.model.now:
+                return Answer("operation_conflict")
+            outcome = "FAILED"
+        known = self._hashes.setdefault((attempt.id, command.message_id), command.hash)
+        if known != command.hash:
+            return Answer("operation_conflict")
+        return self.model.finish(session, attempt, command.message_id, outcome, code)
 
     def _outcome(self, answer: Answer, now: int) -> CommandOutcome:
         at, receipt = instant(now), answer.receipt

@@ -11,7 +11,7 @@ from tests.simulation.simulation import Simulation
 
 SEEDS = 1000
 PARTS = 4
-SEEDS_UNTIL_FOUND_MAX = 400
+SEEDS_UNTIL_FOUND_MAX = 1000
 
 
 @pytest.mark.timeout(180)

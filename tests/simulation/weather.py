@@ -2,10 +2,11 @@
 
 Swarm testing: each fault is absent from about half of the runs, so that no fault hides another. One
 run in eight is gentle: short cuts and nothing else, after which no started attempt may be lost.
+One in six is an upgrade: both versions of the socket side by side, unquiet links, many cancels.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Weather:
     latency_s: float
     store_s: float
     stream_s: float
+    old_nodes: float
+    """The share of gateways that speak only the first version."""
     drift: float
     deaf: float
     session_max_s: float
@@ -51,7 +54,7 @@ def drawn(rng: random.Random) -> Weather:
     def maybe(*levels: float) -> float:
         return rng.choice(levels) if rng.random() < 0.5 and not gentle else 0.0
 
-    return Weather(
+    weather = Weather(
         gentle=gentle,
         faults_s=rng.choice([40.0, 80.0, 120.0]),
         nodes=rng.randint(1, 3),
@@ -61,6 +64,7 @@ def drawn(rng: random.Random) -> Weather:
         latency_s=0.05 if gentle else rng.choice([0.005, 0.05, 0.5, 2.0]),
         store_s=0.02 if gentle else rng.choice([0.02, 0.02, 0.5]),
         stream_s=0.05 if gentle else rng.choice([0.05, 0.05, 1.5]),
+        old_nodes=rng.choice([0.0, 0.5, 1.0]),
         drift=rng.choice([0.0, 0.01, 0.06]),
         deaf=maybe(0.3),
         session_max_s=3600.0 if gentle else rng.choice([3600.0, 3600.0, 35.0]),
@@ -80,6 +84,9 @@ def drawn(rng: random.Random) -> Weather:
         answer_lost=maybe(0.05, 0.2),
         stream_lost=maybe(0.1, 0.5),
         stale_level=maybe(0.3, 1.0),
-        cancel=maybe(0.1, 0.4),
+        cancel=maybe(0.2, 0.8),
         gate_per_s=maybe(0.02, 0.1),
     )
+    if gentle or rng.random() >= 1 / 6:
+        return weather
+    return replace(weather, nodes=3, old_nodes=0.5, latency_s=0.5, cut_per_s=0.3, cancel=0.8)

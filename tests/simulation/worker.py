@@ -12,6 +12,7 @@ from tests.simulation.cores import (
     CANCELLED,
     CONNECT_BACKOFF,
     SESSION_PROVEN_S,
+    V1,
     WORKER_STOPPED,
     Asked,
     StopReason,
@@ -33,6 +34,8 @@ REPORTS: Final = (
     ("FAILED", "fatal.x"),
     ("UNKNOWN", "link.cut"),
 )
+TURN_S: Final = (0.0, 0.001, 0.01)
+"""How long a turn of the worker's loop takes, before what came up in it is sent."""
 TIMER_SLIP_S: Final = 1e-6
 """A timer fires a little late, never early, whatever floats do."""
 
@@ -58,8 +61,10 @@ class Worker:
         self.session_id = ""
         self.link: Link | None = None
         self._connections = 0
+        self._version = V1
         self._tries = 0
         self._welcomed_at = inf
+        self._flushing = False
         self._timer = 0
         self._timer_at = inf
         self._handlers: dict[str, StopReason | None] = {}
@@ -78,11 +83,21 @@ class Worker:
             act()
             self._settle()
 
+    def _flush(self) -> None:
+        """Those operations that came up in one turn travel together."""
+        self._flushing = False
+        if self.link is not None:
+            self.core.flush()
+
     def _settle(self) -> None:
         """After anything the core did: set the timer, and end once all is done."""
         due = self.core.next_due()
         if due < self._timer_at:
             self._arm(due)
+        if self.core.unsent and not self._flushing:
+            self._flushing = True
+            delay_s = self.world.rng.choice(TURN_S)
+            self.world.after(delay_s, lambda: self.do(self._flush))
         if self.core.draining and self.core.held == 0:
             self._exit()
 
@@ -135,7 +150,8 @@ class Worker:
             self._lose(link)
             return
         node.accept(link)
-        self.core.opened(self.shown())
+        self._version = node.version
+        self.core.opened(node.version, self.shown())
 
     def heard(self, link: Link, told: Told) -> None:
         def take() -> None:
@@ -212,7 +228,8 @@ class Worker:
         link = self.link
         assert link is not None, "nothing is sent without a connection"
         world, weather = self.world, self.weather
-        world.note("worker", self.id, "sends", asked.kind, asked.message_id, asked.attempt_id)
+        named = [name for item in asked.items for name in (item.message_id, item.attempt_id)]
+        world.note("worker", self.id, "sends", asked.kind, asked.frame_id, *named)
         self.overseer.sent(asked, link.name, self.shown())
         self.overseer.judge.worker_said(asked)
         link.up(asked)
@@ -221,10 +238,11 @@ class Worker:
         if world.strikes(weather.double):
             link.up(asked)
         if world.strikes(weather.stranger):
-            attempt_id = asked.attempt_id or world.new_id("a")
+            attempt_id = asked.items[0].attempt_id if asked.items else world.new_id("a")
             message_id = world.new_id("7")
             self.overseer.judge.stranger_said(message_id)
-            link.up(Asked("stranger", message_id, data=forged(asked, message_id, attempt_id)))
+            data = forged(self._version, asked.session_id, message_id, attempt_id)
+            link.up(Asked("stranger", message_id, data=data))
 
     def run(self, attempt_id: str, task_id: str) -> None:
         world, healed = self.world, self.world.healed
