@@ -481,11 +481,16 @@ def _item(item: AttemptItem | FinishItem) -> Item:
     return Item(item.message_id, item.attempt_id)
 
 
-def forged(version: Version, session_id: str, message_id: str, attempt_id: str) -> bytes:
-    """A renewal with a proof that is none, as a stranger on the line would send it."""
+def forged(version: Version, asked: Asked, message_id: str, attempt_id: str) -> Asked:
+    """A renewal with a proof that is none, as a stranger on the line of `asked` would send it: in
+    v2 behind the true ones of a frame that has just gone by, if it has any."""
     ref = frames.AttemptRef("7" * 32, attempt_id, "1", SECRET)
     if version is V1:
-        return frames.encode_frame(frames.RenewFrame("1", message_id, session_id, ref))
+        data = frames.encode_frame(frames.RenewFrame("1", message_id, asked.session_id, ref))
+        return asked_by(version, data)
     item = AttemptItem(ref.task_id, attempt_id, ref.epoch, SECRET, message_id)
-    batch = frames_v2.AttemptsBody((item,))
-    return frames_v2.encode_frame(frames_v2.RenewFrame("2", message_id, session_id, batch))
+    true = frames_v2.decode_client_frame(asked.data)
+    before = true.body.items if isinstance(true, frames_v2.RenewFrame) else ()
+    batch = frames_v2.AttemptsBody((*before, item))
+    data = frames_v2.encode_frame(frames_v2.RenewFrame("2", message_id, asked.session_id, batch))
+    return asked_by(version, data)

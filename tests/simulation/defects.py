@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.cores import Asked, Operation, StopReason, Told, WorkerCore
+from tests.simulation.cores import Asked, Operation, ServerCore, StopReason, Told, WorkerCore
 from tests.simulation.gateway import Socket
 from tests.simulation.lanes import Lanes
 from tests.simulation.overseer import MARGIN_S, Overseer
@@ -266,6 +266,17 @@ def _versions_differ() -> Any:
     return patch("gateway.worker.attempts.bodies.finish_hash", by_outcome)
 
 
+def _early_is_lost() -> Any:
+    """What was assigned while a session was being opened is forgotten."""
+
+    def opened(self: ServerCore, outcome: Any, now: float) -> None:
+        self._session._early.clear()
+        kept(self, outcome, now)
+
+    kept = ServerCore.opened
+    return patch.object(ServerCore, "opened", opened)
+
+
 def _deaf_to_boundaries() -> Any:
     def stop(self: Worker, attempt_id: str, reason: StopReason) -> None:
         if reason is not StopReason.LEASE_LOST:
@@ -369,7 +380,8 @@ DEFECTS = (
     Defect("a disconnect ends leases", ("INV-20",), _broken(_CloseEndsAll)),
     Defect("a gateway wants no proof", ("INV-21",), _patched(_no_proof)),
     Defect("a gateway assigns after a drain", ("INV-15",), _patched(_drain_by_store_alone)),
-    Defect("a gateway leaks slots", ("liveness",), _patched(_slots_leak)),
+    Defect("a gateway leaks slots", ("INV-12",), _patched(_slots_leak)),
+    Defect("what came early is lost", ("INV-16",), _patched(_early_is_lost)),
     Defect("a gateway hands out twice", ("INV-17",), _patched(_secret_in_every_ear)),
     Defect("versions spell one report as two", ("INV-8",), _patched(_versions_differ)),
     Defect("a worker ignores the boundary", ("INV-20", "R-037"), _patched(_deaf_to_boundaries)),

@@ -257,6 +257,7 @@ class Socket:
         )
         self.ends_at = float("inf")
         self.drain_heard = False
+        self._early: list[str] = []
         self._opening = False
         self._was_open = False
         self._hung_up = False
@@ -298,7 +299,15 @@ class Socket:
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         self.core.assigned(assignments, self.node.shown())
+        self._early += [assignment.attempt_id for assignment in assignments]
+        self._look_at_handed()
         self._tell_level()
+
+    def _look_at_handed(self) -> None:
+        if self.core.is_ready:
+            for attempt_id in self._early:
+                self.judge.handed(attempt_id)
+            self._early.clear()
 
     def _tell_level(self) -> None:
         if self._was_open:
@@ -337,6 +346,7 @@ class Socket:
             self.ends_at = shown + (outcome.expires_at - outcome.server_time).total_seconds()
             self._notify(outcome)
             self.core.opened(outcome, shown)
+            self._look_at_handed()
         else:
             self.core.refused()
         self._tell_level()
@@ -355,6 +365,9 @@ class Socket:
         def reply(outcome: object) -> None:
             assert isinstance(outcome, CommandOutcome | Refused)
             self.core.answered(command, outcome, self.node.shown())
+            if isinstance(outcome, CommandOutcome):
+                is_held = self.core.holds(command.attempt_id)
+                self.judge.counted(command.attempt_id, outcome, is_held)
             self._tell_level()
             self._close_when_settled()
 
@@ -374,6 +387,7 @@ class Socket:
         self.node.lanes.offer(command.session_id, lambda: self.store.set_capacity(command), reply)
 
     def give_back(self, command: ReturnLease) -> None:
+        self.judge.books.returned.add(command.attempt_id)
         self.node.lanes.offer(
             f"back {command.attempt_id}",
             lambda: self.store.give_back(command),

@@ -17,6 +17,7 @@ EXTENDING: Final = ("start", "renew")
 UNSTARTED_END: Final = ("hello", "close", "cancel", "return")
 STRANGERS_HEAR: Final = ("attempt_not_found", "session_superseded", "rate_limited")
 """Whoever proves nothing learns nothing, about attempts that there are or are not."""
+ECHOES_HEAR: Final = ("session_superseded", "rate_limited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class _Books:
     assigned: set[str] = field(default_factory=set)
     wire: dict[Identity, tuple[str, ...]] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
+    said: set[tuple[str, str]] = field(default_factory=set)
+    """Sessions and the frames that their workers have sent in them."""
+    echoes: set[tuple[str, str]] = field(default_factory=set)
+    returned: set[str] = field(default_factory=set)
 
 
 class Judge:
@@ -377,19 +382,43 @@ class Judge:
     def worker_said(self, asked: Asked) -> None:
         """A worker has sent a message."""
         self.books.frames[asked.frame_id] = asked
+        self.books.said.add((asked.session_id, asked.frame_id))
 
-    def stranger_said(self, message_id: str) -> None:
-        """Somebody without a proof has sent a message about an attempt."""
+    def stranger_said(self, asked: Asked, message_id: str) -> None:
+        """Somebody without a proof has sent a message about an attempt, in this frame."""
+        self.world.note("stranger", "sends", message_id)
+        self.books.frames[asked.frame_id] = asked
         self.books.strangers.add(message_id)
+
+    def echoed(self, session_id: str, frame_id: str) -> None:
+        """A frame of an earlier session has come to this one."""
+        self.world.note("echo", "of", frame_id, "in", session_id)
+        self.books.echoes.add((session_id, frame_id))
+
+    def handed(self, attempt_id: str) -> None:
+        """A session that takes work was given an attempt: it must have been sent, or be on its
+        way back."""
+        if attempt_id not in self.books.assigned and attempt_id not in self.books.returned:
+            self.fail("INV-16", f"{short(attempt_id)} was given to a session and lies there")
+
+    def counted(self, attempt_id: str, outcome: CommandOutcome, is_held: bool) -> None:
+        """A session has heard of an attempt: does it count the slot as the store does?"""
+        if outcome.code == "ok" and is_held is outcome.settled:
+            held = "held" if is_held else "free"
+            self.fail("INV-12", f"the slot of {short(attempt_id)} is {held}, which is not so")
 
     def gateway_said(
         self, told: Told, session_id: str, instance_id: str, drain_heard: bool
     ) -> None:
         """A gateway has queued a message for its worker."""
-        if told.reply_to in self.books.strangers:
-            heard = [told.code or result.code for result in told.results] or [told.code]
-            if not set(heard) <= set(STRANGERS_HEAR):
-                self.fail("INV-21", f"a stranger heard {told.kind} {heard}")
+        about = (session_id, told.reply_to)
+        # An operation may go on in a newer session under its old name (R-117).
+        if about in self.books.echoes and about not in self.books.said:
+            if told.code not in ECHOES_HEAR:
+                self.fail("INV-19", f"an echo of an earlier session heard {told.kind} {told.code}")
+        elif told.reply_to in self.books.strangers and told.code:
+            if told.code not in STRANGERS_HEAR:
+                self.fail("INV-21", f"a stranger heard {told.code}")
         elif told.results:
             self._look_at_results(told)
         elif told.given:
@@ -417,7 +446,10 @@ class Judge:
         if len(asked.items) != len(told.results):
             self.fail("R-039", f"{short(told.reply_to)} has not one result an item")
         for item, result in zip(asked.items, told.results, strict=True):
-            if result.receipt is not None:
+            if item.message_id in self.books.strangers:
+                if result.code not in STRANGERS_HEAR:
+                    self.fail("INV-21", f"a stranger heard {result}")
+            elif result.receipt is not None:
                 identity = (asked.kind, item.attempt_id, item.message_id)
                 self._look_at_receipt(identity, result.receipt)
 

@@ -62,6 +62,8 @@ class Worker:
         self.link: Link | None = None
         self._connections = 0
         self._version = V1
+        self._spoken: dict[str, Asked] = {}
+        """The last frame of a session, by version."""
         self._tries = 0
         self._welcomed_at = inf
         self._flushing = False
@@ -238,11 +240,21 @@ class Worker:
         if world.strikes(weather.double):
             link.up(asked)
         if world.strikes(weather.stranger):
-            attempt_id = asked.items[0].attempt_id if asked.items else world.new_id("a")
-            message_id = world.new_id("7")
-            self.overseer.judge.stranger_said(message_id)
-            data = forged(self._version, asked.session_id, message_id, attempt_id)
-            link.up(Asked("stranger", message_id, data=data))
+            self._be_strange(link, asked)
+        self._spoken[self._version.name] = asked
+
+    def _be_strange(self, link: Link, asked: Asked) -> None:
+        """What a stranger says, or an echo of an earlier session, on this worker's line."""
+        judge, former = self.overseer.judge, self._spoken.get(self._version.name)
+        if former is not None and former.session_id != asked.session_id:
+            judge.echoed(asked.session_id, former.frame_id)
+            link.up(former)
+            return
+        attempt_id = asked.items[0].attempt_id if asked.items else self.world.new_id("a")
+        message_id = self.world.new_id("7")
+        strange = forged(self._version, asked, message_id, attempt_id)
+        judge.stranger_said(strange, message_id)
+        link.up(strange)
 
     def run(self, attempt_id: str, task_id: str) -> None:
         world, healed = self.world, self.world.healed
