@@ -44,7 +44,7 @@ async def test_a_hint_becomes_an_assignment_without_any_timer(
         [assignment] = await fake_gateway.take(1)
         assert (assignment.task_id, assignment.session_id) == (task_id, worker.session_id)
         assert msgspec.json.decode(assignment.task)["payload"] == {"to": "ada"}
-        assert dispatcher.value("orbit_assigned_tasks_total", path="stream") == 1
+        await until(lambda: dispatcher.value("orbit_assigned_tasks_total", path="stream") == 1)
         assert dispatcher.value("orbit_assigned_tasks_total", path="twin") == 0
 
 

@@ -31,7 +31,7 @@ async def test_a_lease_that_ran_out_is_settled_and_its_task_goes_out_again(
         [first] = await fake_gateway.take(1)
         assert await dispatcher.expiry.sweep() == 0, "never before its end (INV-6)"
         await until(lambda: swept(dispatcher.expiry.sweep))
-        assert dispatcher.value("orbit_expired_leases_total") == 1
+        await until(lambda: dispatcher.value("orbit_expired_leases_total") == 1)
         await fake_gateway.report(worker, 1)
         [second] = await fake_gateway.take(1)
     assert (second.task_id, second.epoch) == (first.task_id, first.epoch + 1)
@@ -48,7 +48,7 @@ async def test_tasks_past_their_deadline_are_settled(
     await world.submitted(3, deadline_at=world.at(3_600_000))
     async with start_dispatcher() as dispatcher:
         assert await dispatcher.expiry.sweep() == 3
-        assert dispatcher.value("orbit_expired_tasks_total") == 3
+        await until(lambda: dispatcher.value("orbit_expired_tasks_total") == 3)
     assert await counts(world, "ready", 0)
 
 
