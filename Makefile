@@ -38,6 +38,10 @@ test: setup ## run the tests, in random order, on two processes
 simulate: setup ## join the pure cores under SEEDS seeded faults, on two processes
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) $(ARGS)
 
+.PHONY: model
+model: setup ## drive the store and its model side by side for STEPS random steps
+	ORBIT_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/store/test_model.py $(ARGS)
+
 .PHONY: check
 check: setup ## lint, format check, strict types, import rules, house rules
 	$(BIN)/ruff check $(CODE)

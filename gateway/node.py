@@ -74,7 +74,9 @@ class Node:
             lambda last: bus.reader("node", self.node_id, after=last),
             lambda: bus.probe_node(self.node_id),
         )
-        self.outlet: Final = Outlet(self.sockets, self.calls, self.stream, self.node_id)
+        self.outlet: Final = Outlet(
+            self.sockets, self.calls, self.stream, self.node_id, lease_ms
+        )
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
         self.commands: Final = Commands(
             self.calls, given_back=self.hints.wake, unwanted=self._tell_unwanted

@@ -25,7 +25,8 @@ CROSS JOIN LATERAL (
     SELECT k.attempt_id, k.session_id FROM lease k
     WHERE k.instance_id = s.instance_id AND k.session_id = s.id AND k.state = 'LEASED'
       AND k.lease_until > clock_timestamp()
-      AND k.granted_at <= clock_timestamp() - $2::bigint * interval '1 ms' OFFSET 0) l
+      AND k.granted_at <= clock_timestamp() - $2::bigint * interval '1 ms'
+      AND k.granted_at > clock_timestamp() - $3::bigint * interval '1 ms' OFFSET 0) l
 WHERE s.node_id = $1 AND s.closed_at IS NULL
 """
 
@@ -185,10 +186,10 @@ async def load_assignments(
 
 
 async def unsent_leases(
-    connection: Connection, node_id: str, older_than_ms: int
+    connection: Connection, node_id: str, older_than_ms: int, younger_than_ms: int
 ) -> list[tuple[str, str]]:
-    """(attempt, session) of unstarted leases of a node's sessions, granted that long ago."""
-    rows = await connection.fetch(UNSENT_LEASES, node_id, older_than_ms)
+    """(attempt, session) of unstarted leases of a node's sessions, granted between these ages."""
+    rows = await connection.fetch(UNSENT_LEASES, node_id, older_than_ms, younger_than_ms)
     return [(row[0], row[1]) for row in rows]
 
 

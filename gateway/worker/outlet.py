@@ -38,11 +38,14 @@ class Outlet:
         calls: StoreCalls,
         reader: ProvenReader,
         node_id: str,
+        lease_ms: int,
     ) -> None:
+        """`lease_ms`: how long a session remembers, at the least, what it was given."""
         self._sockets = sockets
         self._calls = calls
         self._reader = reader
         self._node_id = node_id
+        self._lease_ms = lease_ms
         self._to_load: dict[str, str] = {}  # attempt → session
         self._sent_by_twin: dict[str, None] = {}
         self._asked_at = float("-inf")
@@ -128,6 +131,7 @@ class Outlet:
             dispatch.unsent_leases,
             self._node_id,
             limits.UNSENT_AGE_MS,
+            self._lease_ms,
         )
         found = 0
         for attempt_id, session_id in rows:

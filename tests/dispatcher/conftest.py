@@ -78,7 +78,9 @@ class FakeGateway:
     async def find_unsent(self, older_than_ms: int) -> None:
         """The slow twin: what was granted to the node and never came."""
         connection = self.world.connection
-        unsent = await dispatch.unsent_leases(connection, self.world.node_id, older_than_ms)
+        unsent = await dispatch.unsent_leases(
+            connection, self.world.node_id, older_than_ms, LEASE_MS
+        )
         missing = [attempt_id for attempt_id, _ in unsent if attempt_id not in self.delivered]
         if missing:
             self._deliver(await dispatch.load_assignments(connection, missing))

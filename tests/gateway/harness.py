@@ -29,7 +29,7 @@ from store.bus import Bus
 from store.pool import Pools, open_pools
 from tests.contract.oracle import Version, accepts
 
-LEASE_MS = 5_000
+LEASE_MS = 60_000
 RING = KeyRing({1: bytes(range(32))})
 ids = IdSource(lambda: time.time_ns() // 1_000_000, os.urandom)
 

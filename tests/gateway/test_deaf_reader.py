@@ -32,7 +32,7 @@ async def test_work_goes_on_by_the_twin_until_the_reader_is_replaced(
 ) -> None:
     """INV-14, INV-39, B-31: beats go on all the while and prove nothing."""
     node = gateway.node
-    dispatcher = Dispatcher(pools, bus, lease_ms=60_000)
+    dispatcher = Dispatcher(pools, bus)
 
     async def metric(name: str) -> float:
         lines = (await http.get("/metrics")).text.splitlines()

@@ -8,7 +8,6 @@ from store.pool import Pools
 from tests.gateway.harness import App, Dispatcher, Gateway, submit, worker_on
 from tests.waiting import wait_until
 
-LONG_MS = 60_000
 RETRY = {"max_attempts": 3, "max_delay_ms": 0, "attempt_timeout_ms": 60_000}
 
 
@@ -36,7 +35,7 @@ async def test_an_assignment_that_meets_a_drain_goes_back_at_once(
     gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
 ) -> None:
     """INV-15, OP-25: assigned and never written, with most of a minute left on the lease."""
-    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    dispatcher = Dispatcher(pools, bus)
     wakes = await _from_now(bus, "wake")
     async with worker_on(gateway, app) as worker:
         await submit(http)
@@ -58,7 +57,7 @@ async def test_one_whose_stream_entry_was_lost_goes_back_by_the_twin(
     """INV-14, INV-15: the node asks Postgres, finds it unwritten, and may not write it any more."""
     async with worker_on(gateway, app) as worker:
         await submit(http)
-        await Dispatcher(pools, bus, lease_ms=LONG_MS).claim(worker.session_id)
+        await Dispatcher(pools, bus).claim(worker.session_id)
         drain = {"sequence": "1", "capacity": 4, "drain": True}
         await worker.ask("worker.capacity", drain)
         await wait_until(lambda: _waiting(pools), lambda count: count == 1, 15)
@@ -68,7 +67,7 @@ async def test_what_was_started_does_not_go_back(
     gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
 ) -> None:
     """A doubled stream entry after the drain takes nothing from the worker that runs it."""
-    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    dispatcher = Dispatcher(pools, bus)
     async with worker_on(gateway, app) as worker:
         await submit(http)
         won = await dispatcher.dispatch(worker.session_id)
@@ -88,7 +87,7 @@ async def test_a_failure_without_delay_wakes_its_route_after_the_commit(
     gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
 ) -> None:
     """INV-16: the next try is due at once, and nobody has to scan for it."""
-    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    dispatcher = Dispatcher(pools, bus)
     async with worker_on(gateway, app) as worker:
         await submit(http, retry=RETRY | {"initial_delay_ms": 0})
         await dispatcher.dispatch(worker.session_id)
@@ -106,7 +105,7 @@ async def test_a_failure_without_delay_wakes_its_route_after_the_commit(
 async def test_a_failure_with_a_delay_wakes_nobody(
     gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
 ) -> None:
-    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    dispatcher = Dispatcher(pools, bus)
     async with worker_on(gateway, app) as worker:
         await submit(http, retry=RETRY | {"initial_delay_ms": 60_000, "max_delay_ms": 60_000})
         await dispatcher.dispatch(worker.session_id)
@@ -125,7 +124,7 @@ async def test_a_returning_instance_reports_its_level_less_what_it_still_runs(
     gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
 ) -> None:
     """OP-14, INV-12: not resumed yet, counted all the same; resumed, counted once."""
-    dispatcher = Dispatcher(pools, bus, lease_ms=LONG_MS)
+    dispatcher = Dispatcher(pools, bus)
     async with worker_on(gateway, app) as worker:
         for _ in range(3):
             await submit(http)

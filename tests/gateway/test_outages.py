@@ -108,7 +108,7 @@ async def test_worker_commands_wait_for_postgres_and_are_answered_when_it_is_bac
     """INV-7, INV-20: the socket stays, the unknown commit is settled by the same batch again."""
     balancer, url = postgres
     bus = Bus(redis_url, cluster_name)
-    dispatcher = Dispatcher(pools, bus, lease_ms=60_000)
+    dispatcher = Dispatcher(pools, bus)
     async with parts(url, bus, app) as (gateway, http):
         await submit(http)
         async with worker_on(gateway, app) as worker:
@@ -169,7 +169,7 @@ async def test_without_redis_it_is_ready_but_degraded_and_the_twin_delivers(
 ) -> None:
     """INV-14, OP-48: what was claimed reaches the worker through Postgres within 5 s."""
     balancer, url = redis
-    dispatcher = Dispatcher(pools, bus, lease_ms=60_000)
+    dispatcher = Dispatcher(pools, bus)
     async with (
         parts(database_url, Bus(url, cluster_name), app) as (gateway, http),
         worker_on(gateway, app) as worker,
@@ -202,7 +202,7 @@ async def test_a_lost_stream_entry_is_found_by_the_twin(
     """INV-14: Redis well, the entry gone (trimmed, flushed): at most 5 s and a little."""
     async with worker_on(gateway, app) as worker:
         await submit(http)
-        await Dispatcher(pools, bus, lease_ms=60_000).claim(worker.session_id)
+        await Dispatcher(pools, bus).claim(worker.session_id)
         given = await worker.assignment(timeout_s=8.0)
         assert given.task["state"] == "LEASED"
 

@@ -203,7 +203,7 @@ async def test_a_node_that_drains_says_so_at_once_and_lets_what_runs_finish(
             httpx.AsyncClient(base_url=gateway.url, headers=app.headers) as http,
             worker_on(gateway, app, version="2") as worker,
         ):
-            dispatcher = Dispatcher(pools, bus, LEASE_MS)
+            dispatcher = Dispatcher(pools, bus)
             (assigned,) = await given(worker, http, dispatcher, 1)
             await worker.ask_all("task.start", assigned.ref)
             gateway.server.should_exit = True

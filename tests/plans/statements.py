@@ -238,7 +238,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("levels of a queue", levels, (queues[:1], []), 2 * LARGE.leases),
         Call("levels of sessions", levels, ([], sessions), 2 * held),
         Call("held attempts", HELD_ATTEMPTS, (sessions,), 2 * held),
-        Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000), 2 * LARGE.leases),
+        Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000, 30_000), 2 * LARGE.leases),
         Call("sessions of a node", SESSIONS_OF_NODE, (nodes[0],), 2 * LARGE.instances),
         Call("active queues", ACTIVE_QUEUES, (), 2 * LARGE.instances),
         Call("reap nodes", "SELECT * FROM reap_nodes_v1($1)", (3_600_000,), 2 * LARGE.instances),

@@ -303,11 +303,7 @@ class Model:
 
     def cancel(self, task: Task, expected: int | None = None) -> Change:
         """Take a task back (OP-43): judged after what is over was settled (OP-23)."""
-        attempt = next((a for a in self.attempts.values() if a.task is task and a.held), None)
-        if attempt is not None:
-            self._settle_if_over(attempt)
-        if task.state == "WAITING" and task.expiry <= self.now:
-            self._fail_late(task)
+        attempt = self.settle_late(task)
         if expected not in (None, task.revision):
             return self._change("state_conflict", task)
         if task.state in ("WAITING", "LEASED"):
@@ -319,6 +315,15 @@ class Model:
             return self._change("state_conflict", task)
         self.intend(attempt)
         return self._change("intent", task)
+
+    def settle_late(self, task: Task) -> Attempt | None:
+        """Settle what is over of a task (OP-23); the attempt that held it, if one did."""
+        attempt = next((a for a in self.attempts.values() if a.task is task and a.held), None)
+        if attempt is not None:
+            self._settle_if_over(attempt)
+        if task.state == "WAITING" and task.expiry <= self.now:
+            self._fail_late(task)
+        return attempt
 
     def retry(self, task: Task, expected: int, deadline: int | None) -> Change:
         """One more attempt by hand (OP-44)."""

@@ -238,9 +238,10 @@ async def test_unsent_leases_are_old_unstarted_ones_of_the_node(world: World) ->
     [start] = await world.leased(worker)
     await world.leased(elsewhere)
     await world.running(worker)
-    found = await dispatch.unsent_leases(world.connection, world.node_id, 4000)
+    found = await dispatch.unsent_leases(world.connection, world.node_id, 4000, 60_000)
     assert found == [(start.attempt_id, worker.session_id)]
-    assert await dispatch.unsent_leases(world.connection, world.node_id, 60_000) == []
+    for older, younger in ((60_000, 90_000), (1000, 4000)):
+        assert not await dispatch.unsent_leases(world.connection, world.node_id, older, younger)
 
 
 async def test_active_queues_have_an_open_session(world: World) -> None:
