@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from tests.simulation.replay import run_seed, run_seeds
 
 CHUNK = 50
+PROGRESS_S = 10.0
 
 
 def say(what: object) -> None:
@@ -32,11 +33,16 @@ def main() -> int:
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     failures = 0
+    told = started
     with get_context("spawn").Pool(chosen.processes) as pool:
-        for found in pool.imap_unordered(run_seeds, chunks):
+        for done, found in enumerate(pool.imap_unordered(run_seeds, chunks), 1):
             for failure in found:
                 failures += 1
                 say(f"{failure}\n")
+            if time.monotonic() - told > PROGRESS_S:
+                told = time.monotonic()
+                seen = min(done * CHUNK, len(seeds))
+                say(f"{seen} of {len(seeds)} seeds, {failures} failed")
     took_s = time.monotonic() - started
     say(f"{len(seeds)} seeds in {took_s:.1f} s, {failures} failed")
     return failures > 0
