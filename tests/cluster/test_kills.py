@@ -13,7 +13,7 @@ TASKS = 200
 
 
 async def test_a_killed_gateway_costs_neither_a_task_nor_an_attempt(scene: Scene) -> None:
-    """INV-9, INV-20, INV-22: workers resume on the other gateway what they run."""
+    """R-159, INV-9, INV-20, INV-22: workers resume on the other gateway what they run."""
     await scene.add_worker()
     await scene.add_worker()
     await scene.submit(TASKS, seconds=0.3)

@@ -51,6 +51,7 @@ def body_of(kind: str) -> dict[str, object]:
 
 
 def test_hello_registers_and_is_answered_by_a_welcome() -> None:
+    """R-120: the session and its limits are what the welcome says."""
     session = new_session()
     (register,) = session.on_text(hello(500), 0.0)
     assert isinstance(register, Register)

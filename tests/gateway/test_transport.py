@@ -182,6 +182,7 @@ async def test_garbage_instead_of_a_request_closes_the_connection(
 async def test_ten_thousand_pings_are_answered_and_disturb_nobody(
     gateway: Gateway, peer: RawSocket, app: App
 ) -> None:
+    """R-130, R-158: a pong answers a ping and no operation."""
     await welcomed(peer, app)
     async with undisturbed(gateway, app):
         count = 10_000

@@ -10,6 +10,7 @@ from orbit_sdk.client.answers import retry_after_s
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
 def test_delays_are_capped_positive_and_spread(tries: int, share: float) -> None:
+    """R-153."""
     backoff = Backoff(first_s=0.1, cap_s=5.0, spread=0.5)
     delay = backoff.delay_s(tries, share)
     assert 0.05 <= delay <= 5.0

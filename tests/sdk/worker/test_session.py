@@ -209,6 +209,7 @@ def test_a_start_that_never_arrived_is_let_go_with_its_session(wired: Wired) -> 
     [("no handler", "other"), ("no free slot", "work"), ("still runs", "work")],
 )
 def test_an_unfit_assignment_is_left_to_lapse(wired: Wired, reason: str, handler: str) -> None:
+    """OP-05: there is no frame that declines."""
     task_id = None
     if reason == "no free slot":
         for _ in range(4):
@@ -490,6 +491,7 @@ def test_a_draining_node_is_left_after_a_moment() -> None:
 
 
 def test_an_ack_of_another_kind_ends_the_session(wired: Wired) -> None:
+    """R-130: an answer belongs to one operation."""
     wired.silent = True
     attempt = wired.assign()
     (start,) = wired.frames_of(StartFrame)

@@ -425,6 +425,7 @@ async def test_a_first_connect_that_is_refused_ends_the_worker(status: int) -> N
 
 @pytest.mark.parametrize("status", [401, 403, 503])
 async def test_a_refusal_after_a_welcome_only_delays(status: int) -> None:
+    """R-153: also a credential that is refused for now is asked for anew."""
     async with served_gateway() as gateway:
         worker = made_worker(gateway)
         worker.handler("work")(lambda: "done")
