@@ -85,8 +85,12 @@ class View:
         self._mark = 0
         self._route_count = 0
 
-    def hint_routes(self, routes: Iterable[Route]) -> None:
-        """Tasks may be ready on these."""
+    def hint_routes(self, routes: Collection[Route]) -> None:
+        """Tasks may be ready on these, a stream says."""
+        self._believe(routes)
+        self._slow.difference_update(route_id for _, route_id in routes)
+
+    def _believe(self, routes: Iterable[Route]) -> None:
         for queue_id, route_id in routes:
             if not self.shares.is_mine(queue_id):
                 continue
@@ -97,8 +101,14 @@ class View:
                 self._route_count += 1
             self._mark += 1
             queue.routes[route_id] = self._mark
-            self._slow.discard(route_id)
             self._touch(queue_id)
+
+    def _learn(self, routes: Collection[Route]) -> int:
+        """Tasks may be ready on these, a slow twin says; on how many nobody believed so."""
+        unknown = [route for route in routes if not self._believes(*route)]
+        self._believe(routes)
+        self._slow.update(route[1] for route in unknown if self._believes(*route))
+        return len(unknown)
 
     def mark(self) -> int:
         """To be taken before due routes are read from Postgres."""
@@ -115,12 +125,9 @@ class View:
                 if hinted <= mark and (queue_id, route_id) not in listed:
                     self._drop_route(queue, route_id)
             self._tidy(queue_id)
-        unknown = [route for route in listed if not self._believes(route)]
-        self.hint_routes(unknown)
-        self._slow.update(route_id for _, route_id in unknown)
         for queue_id in {queue_id for queue_id, _ in listed}:
             self._touch(queue_id)
-        return len(unknown)
+        return self._learn([route for route in listed if not self._believes(*route)])
 
     def hint_levels(self, levels: Iterable[CapacityLevel], now: float) -> int:
         """Take reports of gateways. Returns how many were of this dispatcher's queues."""
@@ -130,7 +137,7 @@ class View:
                 continue
             taken += 1
             if self.ledger.report(level, now):
-                self.hint_routes((level.queue_id, route) for route in level.routes)
+                self.hint_routes([(level.queue_id, route) for route in level.routes])
             self._touch(level.queue_id)
         return taken
 
@@ -138,7 +145,7 @@ class View:
         """Take some open sessions (see CapacityLedger.refresh). Returns how many were news."""
         new, changed = self.ledger.refresh(levels, mark, began)
         for level in new:
-            self.hint_routes((level.queue_id, route) for route in level.routes)
+            self._learn([(level.queue_id, route) for route in level.routes])
         for queue_id in {level.queue_id for level in levels}:
             self._touch(queue_id)
         return len(new) + changed
@@ -334,14 +341,14 @@ class View:
                 queue.hold_until = now + queue.hold_s
                 queue.hold_s = min(HOLD_MAX_S, 2 * queue.hold_s)
                 self._resting.add(queue_id)
-        self.hint_routes({(proposal.queue_of_route[t.route_id], t.route_id) for t in refused})
+        self._believe({(proposal.queue_of_route[t.route_id], t.route_id) for t in refused})
         for queue_id in set(proposal.queue_of_route.values()):
             self._touch(queue_id)
             self._tidy(queue_id)
 
-    def _believes(self, route: Route) -> bool:
-        queue = self._queues.get(route[0])
-        return queue is not None and route[1] in queue.routes
+    def _believes(self, queue_id: str, route_id: int) -> bool:
+        queue = self._queues.get(queue_id)
+        return queue is not None and route_id in queue.routes
 
     def _touch(self, queue_id: str) -> None:
         queue = self._queues.get(queue_id)

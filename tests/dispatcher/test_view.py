@@ -194,6 +194,13 @@ def test_pairs_are_told_apart_by_the_path_that_told_of_them(view: View) -> None:
     assert (len(proposal.pairs), proposal.slow_pairs) == (3, 1)
 
 
+def test_work_of_a_session_that_only_postgres_told_of_is_counted_for_the_twin(view: View) -> None:
+    """INV-14: a deaf reader of streams must show in the figure."""
+    view.session_levels([stored(3)], view.ledger.mark(), 0.0)
+    proposal = view.propose(planned(view), [task(1), task(2)], 0.0)
+    assert (len(proposal.pairs), proposal.slow_pairs) == (2, 2)
+
+
 def test_queues_of_other_dispatchers_are_ignored_and_given_up(view: View) -> None:
     queues = [f"{number:032x}" for number in range(40)]
     for number, queue_id in enumerate(queues):
