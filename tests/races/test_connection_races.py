@@ -22,6 +22,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
+SURELY_S = 12.0
+"""More than it takes on a busy machine, less than the 15 s after which Postgres ends what hangs."""
 OLD_TRANSACTIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     " AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '2 s'"
@@ -158,7 +160,7 @@ async def test_b33_submissions_that_hang_starve_no_lease(house: House, seed: int
             for answer in await asyncio.gather(*flood):
                 assert answer.status_code == 503
                 assert int(answer.headers["Retry-After"]) >= 1
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 2 * SURELY_S
             assert (await house.https[0].get("/health/ready")).status_code == 503
             for item in held:
                 await finish(worker, item)
@@ -195,7 +197,7 @@ async def test_b34_cancelled_requests_leave_no_lock_and_no_transaction(
             await asyncio.gather(*(hang_up(n) for n in range(start, start + 40)))
             began = time.monotonic()
             assert (await worker.ask("task.renew", held.ref))["body"]["lease"]["active"]
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < SURELY_S  # a transaction left open lasts longer
         assert await house.fetchval(OLD_TRANSACTIONS) == 0
         await house.until(LOCKS, 0, timeout_s=5)
         await worker.ask("task.finish", report(held))
@@ -219,8 +221,8 @@ async def test_b35_every_database_connection_killed_again_and_again(
         began = time.monotonic()
         await house.gateways[0].ready()
         tasks += await house.submit(1)
-        await wait_until(lambda: _open(killer), lambda count: count == 0, 5)
-        assert time.monotonic() - began < 5
+        await wait_until(lambda: _open(killer), lambda count: count == 0, SURELY_S)
+        assert time.monotonic() - began < SURELY_S
         assert {runs[task] for task in tasks} == {1}
         await killer.close()
 
@@ -244,7 +246,7 @@ async def test_b30_a_redis_that_swallows_everything_is_said_and_survived(
     began = time.monotonic()
     calls = [asyncio.create_task(link.call([("PING",)])) for _ in range(40)]
     done = await asyncio.gather(*calls, return_exceptions=True)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < SURELY_S
     assert {type(result) for result in done} == {BusUnavailable}
     balancer.resume()
     assert await link.call([("PING",)])
