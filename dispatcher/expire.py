@@ -2,7 +2,8 @@
 
 Where: one loop of every dispatcher; two at once do no harm, since rows are skipped that another
 works on and each is judged by its own newest end (INV-5, INV-6, INV-44).
-Promise: a lease is settled within 1 s of its end and never before; tasks that wait again are woken.
+Promise: a lease is settled within 1 s of its end and never before; tasks that wait again are woken,
+and whoever holds an attempt past its deadline is told (OP-26).
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from dispatcher.metrics import DispatcherMetrics
 from dispatcher.waking import Waking
 from runtime import failpoints
 from runtime.loops import Loop
-from store.dispatch import expire_leases, expire_ready
+from store.dispatch import Unwanted, expire_leases, expire_ready
 
 BATCHES_TICK_MAX = 20  # then the loop shows a good tick, and goes on at its next one
 
@@ -45,8 +46,15 @@ class Expiry:
                 if failpoints.armed:
                     await failpoints.reach("dispatcher.expire.after")
                 self._waking.wake({(row.queue_id, row.route_id) for row in leases if row.waiting})
+                self._waking.stop(
+                    [
+                        Unwanted(row.node_id, row.session_id, row.attempt_id, "deadline")
+                        for row in leases
+                        if row.node_id and row.session_id
+                    ]
+                )
                 tasks = await expire_ready(connection, EXPIRE_BATCH_MAX)
-                self._metrics.expired_leases.inc(len(leases))
+                self._metrics.expired_leases.inc(sum(row.node_id is None for row in leases))
                 self._metrics.expired_tasks.inc(tasks)
                 settled += len(leases) + tasks
                 if max(len(leases), tasks) < EXPIRE_BATCH_MAX:

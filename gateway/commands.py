@@ -31,10 +31,10 @@ class Commands:
         calls: StoreCalls,
         *,
         given_back: Callable[[Sequence[RouteKey]], None],
-        unwanted: Callable[[str, str, str], None],
+        unwanted: Callable[[dispatch.Unwanted], None],
     ) -> None:
         """`given_back` hears of routes where a task waits again, by a closed session or a retry;
-        `unwanted` hears of attempts that were taken back, by (node, session, attempt)."""
+        `unwanted` hears of attempts that were taken back, or are to stop."""
         order = Order()
         self._calls = calls
         self._given_back = given_back
@@ -218,7 +218,11 @@ class Commands:
         )
         for outcome in outcomes:
             if outcome.node_id and outcome.session_id and outcome.attempt_id:
-                self._unwanted(outcome.node_id, outcome.session_id, outcome.attempt_id)
+                reason: dispatch.Intent = "deadline" if outcome.intent == "deadline" else "caller"
+                attempt = dispatch.Unwanted(
+                    outcome.node_id, outcome.session_id, outcome.attempt_id, reason
+                )
+                self._unwanted(attempt)
         return outcomes
 
     async def _retry_tasks(

@@ -16,6 +16,7 @@ from gateway import limits
 from gateway.commands import RouteKey
 from runtime import failpoints
 from store.bus import Bus, BusUnavailable, CapacityLevel
+from store.dispatch import Unwanted
 
 
 class HasLevel(Protocol):
@@ -41,7 +42,7 @@ class Hints:
         self._quietly_changed: dict[HasLevel, None] = {}
         self._reported: dict[HasLevel, None] = {}
         self._superseded: dict[tuple[str, str], None] = {}
-        self._unwanted: dict[tuple[str, str, str], None] = {}
+        self._unwanted: dict[Unwanted, None] = {}
         self._reporting = asyncio.Lock()
         self.wake_due = asyncio.Event()
         self.level_due = asyncio.Event()
@@ -71,9 +72,9 @@ class Hints:
             del self._superseded[next(iter(self._superseded))]
         self.notice_due.set()
 
-    def unwanted(self, node_id: str, session_id: str, attempt_id: str) -> None:
+    def unwanted(self, attempt: Unwanted) -> None:
         """An attempt that a session of another node holds was taken back, or is to stop (OP-03)."""
-        self._unwanted[node_id, session_id, attempt_id] = None
+        self._unwanted[attempt] = None
         if len(self._unwanted) > limits.NOTICES_MAX:
             del self._unwanted[next(iter(self._unwanted))]
         self.notice_due.set()

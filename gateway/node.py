@@ -74,9 +74,7 @@ class Node:
             lambda last: bus.reader("node", self.node_id, after=last),
             lambda: bus.probe_node(self.node_id),
         )
-        self.outlet: Final = Outlet(
-            self.sockets, self.calls, self.stream, self.node_id, lease_ms
-        )
+        self.outlet: Final = Outlet(self.sockets, self.calls, self.stream, self.node_id, lease_ms)
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
         self.commands: Final = Commands(
             self.calls, given_back=self.hints.wake, unwanted=self._tell_unwanted
@@ -281,12 +279,12 @@ class Node:
         elif session_id in self.sockets:
             self.sockets[session_id].end(ErrorCode.SESSION_SUPERSEDED)
 
-    def _tell_unwanted(self, node_id: str, session_id: str, attempt_id: str) -> None:
+    def _tell_unwanted(self, attempt: dispatch.Unwanted) -> None:
         """Tell the node that holds an attempt's connection that it is to stop."""
-        if node_id == self.node_id:
-            self.outlet.cancel(session_id, attempt_id)
+        if attempt.node_id == self.node_id:
+            self.outlet.cancel(attempt.session_id, attempt.attempt_id, attempt.reason)
         else:
-            self.hints.unwanted(node_id, session_id, attempt_id)
+            self.hints.unwanted(attempt)
 
     # --- drain ---------------------------------------------------------------------------------
 

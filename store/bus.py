@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Literal
 
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Unwanted
 from store.messages import (
     NOTHING_SEEN,
     Assigned,
@@ -92,11 +92,11 @@ class Bus:
         """Tell a gateway that a newer session has taken the place of one of its own."""
         await self._append([(self._node_key(node_id), Superseded(session_id))], NODE_ENTRIES_MAX)
 
-    async def cancelled(self, attempts: Sequence[tuple[str, str, str]]) -> None:
-        """Tell gateways, by (node, session, attempt), of attempts that are not wanted any more."""
+    async def cancelled(self, attempts: Sequence[Unwanted]) -> None:
+        """Tell gateways of attempts that are not wanted any more."""
         entries: list[tuple[str, Message]] = [
-            (self._node_key(node_id), Cancelled(session_id, attempt_id))
-            for node_id, session_id, attempt_id in attempts
+            (self._node_key(a.node_id), Cancelled(a.session_id, a.attempt_id, a.reason))
+            for a in attempts
         ]
         await self._append(entries, NODE_ENTRIES_MAX)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from orbit_sdk.protocol.times import time_text
 from store.commands import Connection
+
+Intent: TypeAlias = Literal["caller", "deadline"]
+"""Who wants an attempt stopped: the word of the intent that was saved."""
 
 INLINE_PAYLOAD_BYTES_MAX = 16_384
 """A larger payload does not travel through Redis: the gateway reads the row."""
@@ -82,12 +85,27 @@ class SessionLevel(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expired(msgspec.Struct, frozen=True, gc=False):
-    """A lease that was settled by a sweep; `waiting`: its task can be dispatched again."""
+    """A lease that was settled by a sweep; `waiting`: its task can be dispatched again.
+
+    With a session and its node it is not settled: the task's deadline has passed, and the attempt
+    has one window to report in (OP-26).
+    """
 
     attempt_id: str
     queue_id: str
     route_id: int
     waiting: bool
+    session_id: str | None
+    node_id: str | None
+
+
+class Unwanted(msgspec.Struct, frozen=True, gc=False):
+    """An attempt that is to stop, why, and the node whose session holds it."""
+
+    node_id: str
+    session_id: str
+    attempt_id: str
+    reason: Intent
 
 
 class _Retry(msgspec.Struct, frozen=True, gc=False):
@@ -250,7 +268,7 @@ async def active_queues(connection: Connection) -> list[str]:
 async def expire_leases(
     connection: Connection, limit: int, *, now: datetime | None = None
 ) -> list[Expired]:
-    """Settle up to `limit` leases that ran out (INV-6)."""
+    """Settle up to `limit` leases that ran out, or open their window to report in (INV-6)."""
     rows = await connection.fetch("SELECT * FROM expire_leases_v1($1,$2)", limit, now)
     return [Expired(*row) for row in rows]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$", max_length=32)]
 EntryId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$", max_length=41)]
@@ -68,6 +68,7 @@ class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag="cancelled"):
 
     session_id: Id
     attempt_id: Id
+    reason: Intent
 
 
 NodeMessage = Assigned | Superseded | Cancelled

@@ -58,8 +58,8 @@ class ResolveTask(msgspec.Struct, frozen=True, gc=False):
 class TaskOutcome(msgspec.Struct, frozen=True, gc=False):
     """`done`, `intent` (saved; the attempt is told), `again`, or an error code.
 
-    `attempt_id`, `session_id` and `node_id` are set where a live attempt is not wanted any more, by
-    this very command.
+    `attempt_id`, `session_id`, `node_id` and `intent` (`caller` or `deadline`) are set where a live
+    attempt is not wanted any more, by this command or an earlier one.
     """
 
     code: str
@@ -71,6 +71,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, gc=False):
     attempt_id: str | None
     session_id: str | None
     node_id: str | None
+    intent: str | None
 
 
 class SetGate(msgspec.Struct, frozen=True, gc=False):

@@ -52,7 +52,8 @@ CREATE TYPE public.task_outcome_v1 AS (
 	route_id bigint,
 	attempt_id uuid,
 	session_id uuid,
-	node_id uuid
+	node_id uuid,
+	intent text
 );
 
 CREATE TABLE public.attempt (

@@ -20,6 +20,7 @@ from orbit_sdk.protocol.frames import AttemptRef
 from orbit_sdk.protocol.frames_v2 import AttemptItem, FinishItem
 from orbit_sdk.protocol.states import ATTEMPT_ACTIVE
 from store.commands import AttemptCommand, CommandOutcome, FinishCommand
+from store.dispatch import Intent
 
 Command: TypeAlias = AttemptCommand | FinishCommand
 
@@ -109,10 +110,12 @@ class Attempts:
         self.slots.take(attempt_id, now, grant)
         return grant
 
-    def cancellation(self, attempt_id: str) -> Cancellation | None:
+    def cancellation(self, attempt_id: str, reason: Intent) -> Cancellation | None:
         """What to tell the worker of an attempt that it holds; None if it is not known to."""
         grant = self.slots.grant(attempt_id)
-        return None if grant is None else Cancellation(attempt_id, grant.task_id, grant.epoch)
+        if grant is None:
+            return None
+        return Cancellation(attempt_id, grant.task_id, grant.epoch, reason)
 
     def _count(
         self, gathering: Gathering, command: Command, outcome: CommandOutcome, now: float

@@ -15,6 +15,7 @@ from orbit_sdk.protocol import frames
 from orbit_sdk.protocol.errors import ErrorCode
 from orbit_sdk.protocol.frames_v2 import AttemptItem, FinishItem
 from store.commands import CommandOutcome
+from store.dispatch import Intent
 
 
 class Operation(StrEnum):
@@ -56,11 +57,12 @@ Result: TypeAlias = CommandOutcome | ErrorCode
 
 
 class Cancellation(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that is not wanted any more, as its worker knows it."""
+    """An attempt that is not wanted any more, as its worker knows it, and who wants that."""
 
     attempt_id: str
     task_id: str
     epoch: str
+    reason: Intent
 
 
 class Dialect(Protocol):

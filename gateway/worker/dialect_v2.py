@@ -93,7 +93,7 @@ class DialectV2:
         ]
 
     def cancel(self, message_id: str, session_id: str, what: Cancellation) -> bytes:
-        body = frames.CancelBody(what.attempt_id, what.task_id, what.epoch, "caller")
+        body = frames.CancelBody(what.attempt_id, what.task_id, what.epoch, what.reason)
         return encode_frame(frames.CancelFrame(PROTOCOL_VERSION, message_id, session_id, body))
 
     def drain(self, message_id: str, session_id: str) -> bytes:

@@ -18,7 +18,7 @@ from orbit_sdk.protocol.errors import ErrorCode
 from runtime import failpoints
 from store import dispatch
 from store.bus import BusUnavailable
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 from store.messages import NOTHING_SEEN, Assigned, Cancelled, Superseded
 from store.proven_reader import ProvenReader
 
@@ -85,7 +85,7 @@ class Outlet:
             if isinstance(message, Superseded):
                 self._supersede(message.session_id)
             elif isinstance(message, Cancelled):
-                self.cancel(message.session_id, message.attempt_id)
+                self.cancel(message.session_id, message.attempt_id, message.reason)
         self.seen = entries[-1][0]
         handed = sum(map(len, given.values()))
         self.by_stream += handed
@@ -151,7 +151,7 @@ class Outlet:
             del self._sent_by_twin[next(iter(self._sent_by_twin))]
         return found
 
-    def cancel(self, session_id: str, attempt_id: str) -> None:
+    def cancel(self, session_id: str, attempt_id: str, reason: Intent) -> None:
         """An attempt is not wanted any more: if it waits for its payload, it goes nowhere.
 
         A worker that has it hears of it at once, or by the answer to its next command (OP-03).
@@ -162,7 +162,7 @@ class Outlet:
             if socket is not None:
                 socket.session.release(attempt_id)
         elif socket is not None:
-            socket.cancel(attempt_id)
+            socket.cancel(attempt_id, reason)
 
     def _is_new(self, assignment: Assignment) -> bool:
         """Whether it is for a session of ours and was never handed to its socket."""

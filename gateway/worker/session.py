@@ -35,7 +35,7 @@ from store.commands import (
     SessionOutcome,
     SetCapacity,
 )
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 
 
 class Phase(Enum):
@@ -251,9 +251,9 @@ class Session:
             Send(frame) for frame in self._dialect.assign(self._next_id, self.session_id, given)
         ]
 
-    def cancelled(self, attempt_id: str) -> Actions:
+    def cancelled(self, attempt_id: str, reason: Intent) -> Actions:
         """An attempt that is not wanted any more (R-127): tell the worker that holds it."""
-        what = self.attempts.cancellation(attempt_id)
+        what = self.attempts.cancellation(attempt_id, reason)
         if what is None or self.phase is not Phase.READY:
             return _NO_ACTIONS
         return _sends(self._dialect.cancel(self._next_id(), self.session_id, what))

@@ -32,7 +32,7 @@ from store.commands import (
     SessionOutcome,
     SetCapacity,
 )
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -131,9 +131,9 @@ class WorkerSocket:
         self._act(self.session.assigned(assignments, self._loop.time()))
         self._hints.level_used(self)
 
-    def cancel(self, attempt_id: str) -> None:
+    def cancel(self, attempt_id: str, reason: Intent) -> None:
         """An attempt of this session is not wanted any more."""
-        self._act(self.session.cancelled(attempt_id))
+        self._act(self.session.cancelled(attempt_id, reason))
 
     def give_back(self, attempt_id: str) -> None:
         """Return a claimed task that was never handed over, now that none may be."""

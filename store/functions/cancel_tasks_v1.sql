@@ -1,7 +1,8 @@
 -- Take tasks back (OP-43, OP-28): what waits or is not started is CANCELLED at once; what runs gets
 -- an intent, once, and one window to report in (OP-03). Whoever commits first wins.
 -- Codes: done · intent · state_conflict · not_found · idempotency_conflict · again. A repeat gets
--- its first answer. Session and node say whom to tell of an attempt that is not wanted any more.
+-- its first answer. Session and node say whom to tell of an attempt that is not wanted any more,
+-- and intent why: its deadline may have passed before, and nobody else may have told of that.
 CREATE OR REPLACE FUNCTION cancel_tasks_v1(
     p_namespace uuid[], p_task uuid[], p_key text[], p_hash bytea[], p_expected bigint[],
     p_reason text[], p_actor text[], p_now timestamptz DEFAULT NULL
@@ -68,7 +69,8 @@ BEGIN
            array_agg(a.route_id ORDER BY a.ord) AS routes,
            array_agg(a.attempt_id ORDER BY a.ord) AS attempts,
            array_agg(a.session_id ORDER BY a.ord) AS sessions,
-           array_agg(a.node_id ORDER BY a.ord) AS nodes
+           array_agg(a.node_id ORDER BY a.ord) AS nodes,
+           array_agg(coalesce(a.intent, 'caller') ORDER BY a.ord) AS intents
     INTO v FROM answered a;
 
     PERFORM settle_ready_v1(array_agg(p_task[i]), array_agg(v.states[i]), array_agg(p_reason[i]),
@@ -110,12 +112,12 @@ BEGIN
 
     RETURN QUERY
     SELECT d.code, d.state, d.revision, d.verdict = 'repeat', d.queue_id, d.route_id,
-           t.attempt_id, t.session_id, t.node_id
+           t.attempt_id, t.session_id, t.node_id, t.intent
     FROM unnest(v.verdicts, v.codes, v.states, v.revisions, v.queues, v.routes, v.attempts,
-                v.sessions, v.nodes)
+                v.sessions, v.nodes, v.intents)
          WITH ORDINALITY AS d (verdict, code, state, revision, queue_id, route_id, attempt_id,
-                               session_id, node_id, ord)
-    LEFT JOIN LATERAL (SELECT d.attempt_id, d.session_id, d.node_id
-                       WHERE d.verdict IN ('LEASED', 'RUNNING')) t ON true
+                               session_id, node_id, intent, ord)
+    LEFT JOIN LATERAL (SELECT d.attempt_id, d.session_id, d.node_id, d.intent
+                       WHERE d.verdict IN ('LEASED', 'RUNNING', 'known')) t ON true
     ORDER BY d.ord;
 END $$;

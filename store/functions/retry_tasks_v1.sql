@@ -102,7 +102,7 @@ BEGIN
 
     RETURN QUERY
     SELECT d.code, d.state, d.revision, d.verdict = 'repeat', d.queue_id, d.route_id,
-           NULL::uuid, NULL::uuid, NULL::uuid
+           NULL::uuid, NULL::uuid, NULL::uuid, NULL::text
     FROM unnest(v.verdicts, v.codes, v.states, v.revisions, v.queues, v.routes)
          WITH ORDINALITY AS d (verdict, code, state, revision, queue_id, route_id, ord)
     ORDER BY d.ord;

@@ -316,5 +316,6 @@ CREATE TYPE command_outcome_v1 AS (
 -- One row per operation on a task: what became of it, and whom to tell.
 CREATE TYPE task_outcome_v1 AS (
     code text, task_state text, task_revision bigint, deduplicated boolean,
-    queue_id uuid, route_id bigint, attempt_id uuid, session_id uuid, node_id uuid
+    queue_id uuid, route_id bigint, attempt_id uuid, session_id uuid, node_id uuid,
+    intent text
 );

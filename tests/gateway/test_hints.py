@@ -8,6 +8,7 @@ import pytest
 
 from gateway.hints import Hints
 from store.bus import BusUnavailable, CapacityLevel
+from store.dispatch import Unwanted
 from tests.gateway.cores import QUEUE, an_id
 
 
@@ -18,7 +19,7 @@ class FakeBus:
         self.wakes: list[list[tuple[str, int]]] = []
         self.levels: list[list[int]] = []
         self.notices: list[tuple[str, str]] = []
-        self.unwanted: list[list[tuple[str, str, str]]] = []
+        self.unwanted: list[list[Unwanted]] = []
         self.away = False
         self.gate = asyncio.Event()
         self.gate.set()
@@ -40,7 +41,7 @@ class FakeBus:
         await self._pass()
         self.notices.append((node_id, session_id))
 
-    async def cancelled(self, attempts: Sequence[tuple[str, str, str]]) -> None:
+    async def cancelled(self, attempts: Sequence[Unwanted]) -> None:
         await self._pass()
         self.unwanted.append(list(attempts))
 
@@ -156,9 +157,9 @@ async def test_a_later_entry_never_holds_an_older_level() -> None:
 async def test_unwanted_attempts_are_told_in_one_write() -> None:
     hints, bus = parts()
     for attempt in ("a", "b", "a"):
-        hints.unwanted("node", "session", attempt)
+        hints.unwanted(Unwanted("node", "session", attempt, "caller"))
     assert hints.notice_due.is_set()
     assert await hints.send_notices() == 2
-    assert bus.unwanted == [[("node", "session", "a"), ("node", "session", "b")]]
+    assert [[attempt.attempt_id for attempt in write] for write in bus.unwanted] == [["a", "b"]]
     assert await hints.send_notices() == 0
     assert len(bus.unwanted) == 1

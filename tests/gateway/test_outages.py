@@ -31,6 +31,9 @@ from tests.gateway.harness import (
 )
 from tests.waiting import wait_until
 
+BUSY_S = 3.0
+"""What a busy machine may add to a limit of time."""
+
 
 @asynccontextmanager
 async def behind_balancer(url: str) -> AsyncIterator[tuple[Balancer, str]]:
@@ -83,11 +86,11 @@ async def test_a_frozen_postgres_makes_it_unready_and_answers_503_in_time(
         balancer.stall()
         began = time.monotonic()
         answers = await asyncio.gather(*(submit(http, key=str(n)) for n in range(5)))
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 5.0 + BUSY_S
         for answer in answers:
             assert answer.status_code == 503, answer.text
             assert answer.headers["retry-after"]
-        await eventually(lambda: not gateway.node.readiness().ready, began + 5.0 - time.monotonic())
+        await eventually(lambda: not gateway.node.readiness().ready, BUSY_S)
         assert await status(http, "/health/ready") == 503
         assert await status(http, "/health/live") == 200
         balancer.resume()

@@ -189,7 +189,7 @@ class AnyInput(RuleBasedStateMachine):
 
     @rule(attempt=ATTEMPTS | st.integers(900, 960))
     def a_cancellation_arrives(self, attempt: int) -> None:
-        self.carry_out(self.session.cancelled(an_id(attempt)))
+        self.carry_out(self.session.cancelled(an_id(attempt), "deadline"))
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds: float) -> None:

@@ -173,7 +173,7 @@ def test_assignments_faster_than_the_welcome_come_after_it_together() -> None:
 def test_a_cancellation_is_pushed_to_the_worker_that_holds_the_attempt(session: Session) -> None:
     """R-127."""
     session.assigned([assignment(900, epoch=3)], 0.0)
-    (cancel,) = sent(session.cancelled(an_id(900)), "2")
+    (cancel,) = sent(session.cancelled(an_id(900), "caller"), "2")
     assert cancel["type"] == "task.cancel"
     assert "reply_to" not in cancel
     assert cancel["body"] == {
@@ -182,24 +182,24 @@ def test_a_cancellation_is_pushed_to_the_worker_that_holds_the_attempt(session: 
         "epoch": "3",
         "reason": "caller",
     }
-    assert session.cancelled(an_id(901)) == ()
+    assert session.cancelled(an_id(901), "caller") == ()
 
 
 def test_a_resumed_attempt_is_known_well_enough_to_be_cancelled(session: Session) -> None:
     ask = asked(session, "worker.resume", [900])
-    assert session.cancelled(an_id(900)) == ()
+    assert session.cancelled(an_id(900), "caller") == ()
     answered(session, ask, done())
-    assert len(sent(session.cancelled(an_id(900)), "2")) == 1
+    assert len(sent(session.cancelled(an_id(900), "caller"), "2")) == 1
     ask = asked(session, "task.finish", [900])
     answered(session, ask, done("SUCCEEDED", active=False, settled=True))
-    assert session.cancelled(an_id(900)) == ()
+    assert session.cancelled(an_id(900), "caller") == ()
 
 
 def test_v1_hears_of_neither_cancellation_nor_drain() -> None:
     """OP-03, OP-04."""
     session = ready_session()
     session.assigned([assignment()], 0.0)
-    assert session.cancelled(an_id(900)) == ()
+    assert session.cancelled(an_id(900), "caller") == ()
     assert session.drain_node() == ()
 
 

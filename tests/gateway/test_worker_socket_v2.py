@@ -1,11 +1,17 @@
 """`pulse.worker.v2` on real stores: batches judged item by item, and what is pushed (OP-06)."""
 
 import httpx
+import pytest
+from prometheus_client import CollectorRegistry
 
-from store.bus import Bus
+from dispatcher.expire import Expiry
+from dispatcher.metrics import DispatcherMetrics
+from dispatcher.view import View
+from dispatcher.waking import Waking
+from store.bus import Bus, BusUnavailable
 from store.pool import Pools
+from tests.contract.oracle import Version
 from tests.gateway.harness import (
-    LEASE_MS,
     App,
     Assigned,
     Dispatcher,
@@ -168,6 +174,87 @@ async def test_a_cancellation_through_another_gateway_is_pushed_too(
         await worker.ask_all("task.start", assigned.ref)
         await cancel(http, assigned)
         assert (await worker.receive())["type"] == "task.cancel"
+
+
+async def past_its_deadline(pools: Pools, assigned: Assigned) -> None:
+    """Let the task's deadline pass now, as no renewal could have helped it."""
+    async with pools.background.acquire() as connection:
+        await connection.execute(
+            "UPDATE lease SET deadline_at = now(), lease_until = now(), attempt_deadline_at = now()"
+            " WHERE attempt_id = $1",
+            assigned.ref["attempt_id"],
+        )
+
+
+def sweeper(pools: Pools, bus: Bus) -> tuple[Expiry, Waking]:
+    """The duties of a dispatcher that look after deadlines."""
+    waking = Waking(View(ids.next(), lambda: None, 1), bus)
+    return Expiry(pools.background, waking, DispatcherMetrics(CollectorRegistry())), waking
+
+
+async def test_a_deadline_is_pushed_with_its_reason(
+    http: httpx.AsyncClient, gateway: Gateway, app: App, dispatcher: Dispatcher, pools: Pools
+) -> None:
+    """OP-26: by the sweep that opens the window, over the stream of the node."""
+    expiry, waking = sweeper(pools, dispatcher.bus)
+    async with worker_on(gateway, app, version="2") as worker:
+        (assigned,) = await given(worker, http, dispatcher, 1)
+        await worker.ask_all("task.start", assigned.ref)
+        await past_its_deadline(pools, assigned)
+        assert await expiry.sweep() == 1
+        assert await waking.tell() == 1
+        frame = await worker.receive()
+        assert (frame["type"], frame["body"]["reason"]) == ("task.cancel", "deadline")
+        assert frame["body"]["attempt_id"] == assigned.ref["attempt_id"]
+        (stopped,) = await worker.ask_all(
+            "task.finish", end(assigned, "CANCELLED", error_code="cancelled")
+        )
+        assert stopped["receipt"]["disposition"] == "APPLIED"
+        assert stopped["receipt"]["task_state"] == "FAILED"
+    task = (await http.get(f"/v1/tasks/{assigned.task['id']}")).json()["data"]
+    assert task["error_code"] == "deadline_exceeded"
+    assert await waking.tell() == 0
+
+
+async def test_a_cancel_that_finds_the_deadline_passed_pushes_that(
+    http: httpx.AsyncClient, gateway: Gateway, app: App, dispatcher: Dispatcher, pools: Pools
+) -> None:
+    """The call itself opens the window (OP-23), so no sweep will tell of it."""
+    async with worker_on(gateway, app, version="2") as worker:
+        (assigned,) = await given(worker, http, dispatcher, 1)
+        await worker.ask_all("task.start", assigned.ref)
+        await past_its_deadline(pools, assigned)
+        await cancel(http, assigned)
+        assert (await worker.receive())["body"]["reason"] == "deadline"
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+async def test_without_redis_the_next_renewal_tells_of_the_deadline(
+    http: httpx.AsyncClient,
+    gateway: Gateway,
+    app: App,
+    dispatcher: Dispatcher,
+    pools: Pools,
+    version: Version,
+) -> None:
+    nowhere = Bus("redis://127.0.0.1:1/0", "nowhere")
+    expiry, waking = sweeper(pools, nowhere)
+    async with worker_on(gateway, app, version=version) as worker:
+        (assigned,) = await given(worker, http, dispatcher, 1)
+        if version == "1":
+            await worker.ask("task.start", assigned.ref)
+        else:
+            await worker.ask_all("task.start", assigned.ref)
+        await past_its_deadline(pools, assigned)
+        assert await expiry.sweep() == 1
+        with pytest.raises(BusUnavailable):
+            await waking.tell()
+        if version == "1":
+            result = (await worker.ask("task.renew", assigned.ref))["body"]
+        else:
+            (result,) = await worker.ask_all("task.renew", assigned.ref)
+        assert (result["lease"]["active"], result["lease"]["state"]) == (False, "RUNNING")
+    await nowhere.close()
 
 
 async def test_a_v1_worker_hears_of_a_cancellation_by_its_next_renewal(

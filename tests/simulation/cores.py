@@ -45,7 +45,7 @@ from store.commands import (
     SessionOutcome,
     SetCapacity,
 )
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 
 __all__ = [
     "CANCELLED",
@@ -250,8 +250,8 @@ class ServerCore:
     def assigned(self, assignments: Sequence[Assignment], now: float) -> None:
         self._act(self._session.assigned(assignments, now))
 
-    def cancelled(self, attempt_id: str) -> None:
-        self._act(self._session.cancelled(attempt_id))
+    def cancelled(self, attempt_id: str, reason: Intent) -> None:
+        self._act(self._session.cancelled(attempt_id, reason))
 
     def give_back(self, attempt_id: str) -> None:
         self._act(self._session.give_back(attempt_id))

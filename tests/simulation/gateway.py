@@ -18,7 +18,7 @@ from store.commands import (
     SessionOutcome,
     SetCapacity,
 )
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 from tests.simulation.cores import V1, V2, Operation, Refused, ServerCore, Told
 from tests.simulation.judge import Judge
 from tests.simulation.lanes import Lanes
@@ -223,11 +223,11 @@ class Node:
         for session_id, assignments in found.items():
             self.sockets[session_id].assign(assignments)
 
-    def unwanted(self, session_id: str, attempt_id: str) -> None:
+    def unwanted(self, session_id: str, attempt_id: str, reason: Intent) -> None:
         """An attempt that one of our sessions holds is to stop (R-127)."""
         socket = self.sockets.get(session_id)
         if socket is not None:
-            socket.core.cancelled(attempt_id)
+            socket.core.cancelled(attempt_id, reason)
 
     def supersede(self, session_id: str) -> None:
         """A newer session has taken over from one of ours (OP-13)."""

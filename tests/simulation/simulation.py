@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from store.dispatch import Assignment
+from store.dispatch import Assignment, Intent
 from tests.simulation.cores import ServerCore
 from tests.simulation.gateway import Cluster, Node
 from tests.simulation.judge import Judge
@@ -105,9 +105,12 @@ class Simulation:
     def _cancel(self, task_id: str) -> None:
         told = self.store.cancel(task_id)
         if told is not None:
-            node_id, session_id, attempt_id = told
-            stop = partial(Node.unwanted, session_id=session_id, attempt_id=attempt_id)
-            self.cluster.stream(node_id, stop)
+            self._tell(*told, "caller")
+
+    def _tell(self, node_id: str, session_id: str, attempt_id: str, reason: Intent) -> None:
+        """Somebody wants an attempt stopped."""
+        stop = partial(Node.unwanted, session_id=session_id, attempt_id=attempt_id, reason=reason)
+        self.cluster.stream(node_id, stop)
 
     def _dispatch(self) -> None:
         """A dispatcher's tick: candidates and levels that may be old, and a claim that proves."""
@@ -144,7 +147,8 @@ class Simulation:
             if node.frozen_until <= world.now:
                 node.second()
         if not self.store.is_away:
-            self.store.sweep()
+            for late in self.store.sweep():
+                self._tell(*late, "deadline")
             self.judge.look_at_all_over()
         if not world.healed:
             self._strike_store()

@@ -317,9 +317,11 @@ class Store:
             data.encode(),
         )
 
-    def sweep(self) -> None:
-        """What the dispatchers' loops do: settle what lapsed, close sessions of dead nodes."""
+    def sweep(self) -> list[tuple[str, str, str]]:
+        """What the dispatchers' loops do: settle what lapsed, close sessions of dead nodes. Returns
+        what is past its deadline since, by node, session and attempt."""
         model = self._now()
+        running = [a for a in model.attempts.values() if a.state == "RUNNING" and not a.intent]
         model.sweep()
         model.expire_ready()
         self.judge.looked(Cause("sweep"))
@@ -329,3 +331,5 @@ class Store:
         for session in list(model.sessions.values()):
             if not session.closed and self.homes[session.id] not in self.nodes:
                 self.close(session.id)
+        late = [attempt for attempt in running if attempt.held and attempt.intent == "deadline"]
+        return [(self.homes[a.session.id], a.session.id, a.id) for a in late]

@@ -280,7 +280,7 @@ class Worker:
     def _stopped(self, attempt_id: str) -> None:
         """What can be said of a handler that has stopped because it was told to."""
         reason = self._handlers.get(attempt_id)
-        if reason is StopReason.CANCELLED:
+        if reason in (StopReason.CANCELLED, StopReason.DEADLINE):
             self._end(attempt_id, "FAILED", CANCELLED)
         elif reason is StopReason.SHUTDOWN:
             self._end(attempt_id, "FAILED", WORKER_STOPPED)

@@ -196,10 +196,14 @@ async def test_a_silent_attempt_past_its_deadline(
     )
     world.wait(20_000)
     if swept == "in the window":
-        assert await world.sweep() == []
+        [window] = await world.sweep()
+        assert (window.attempt_id, window.waiting) == (start.attempt_id, False)
+        assert (window.session_id, window.node_id) == (start.session_id, world.node_id)
+        assert await world.sweep() == [], "it is told once"
     world.wait(LEASE_MS)
     [expired] = await world.sweep()
     assert not expired.waiting
+    assert expired.node_id is None
     view = await world.view(start.task_id)
     assert (view.state, view.error_code) == (task_state, "deadline_exceeded")
     assert view.revision == 5

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from orbit_sdk.protocol.frames import AssignedTask
 from orbit_sdk.protocol.times import parse_time
-from orbit_sdk.worker.effects import Run
+from orbit_sdk.worker.effects import Run, StopReason
 from orbit_sdk.worker.outcomes import TaskCancelled
 
 
@@ -16,14 +16,17 @@ class TaskContext:
 
     `epoch` is the fencing token: it only rises from attempt to attempt, so hand it to any outside
     system that can refuse a lower one. `cancelled` is set once work has to stop: on a cancellation,
-    when the lease is lost and when the worker shuts down. An asyncio handler is cancelled as well;
-    a blocking one has to look, by `cancelled.wait(s)` or `raise_if_cancelled()`.
+    at the task's deadline, when the lease is lost and when the worker shuts down. An asyncio
+    handler is cancelled as well; a blocking one has to look, by `cancelled.wait(s)` or
+    `raise_if_cancelled()`.
     """
 
     def __init__(self, order: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._order = order
         self._clock = clock
         self.cancelled = threading.Event()
+        self.stop_reason: StopReason | None = None
+        """Why, once `cancelled` is set."""
 
     @property
     def task_id(self) -> str:

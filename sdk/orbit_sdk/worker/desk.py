@@ -6,7 +6,7 @@ confirmed lease is over by our own clock (R-037, R-151); a report is repeated un
 until its final answer (R-142); an attempt's trouble never reaches another attempt.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf
 
 from orbit_sdk.protocol.errors import ERRORS, ErrorCode
@@ -14,11 +14,12 @@ from orbit_sdk.protocol.frames import AssignBody, AttemptRef, CommandResult, Lea
 from orbit_sdk.worker.attempt import Held, Step
 from orbit_sdk.worker.dialect import Operation
 from orbit_sdk.worker.effects import Effect, Noted, Run, Settled, Stop, StopReason
+from orbit_sdk.worker.holdings import Holdings
 from orbit_sdk.worker.lease import (
     Verdict,
     renew_due,
     renew_due_after_resume,
-    stop_boundary,
+    stop_reason,
     verdict,
     work_s,
 )
@@ -33,13 +34,15 @@ from orbit_sdk.worker.outcomes import (
     Report,
     failed,
     final_words,
+    is_stop,
 )
 
 _RETRYABLE = frozenset(row.code.value for row in ERRORS.values() if row.retryable)
 
 
 class Desk:
-    """The attempts of one worker process, over all its sessions. `share` gives jitter."""
+    """Decides for the `attempts` of one worker process, over all its sessions. `share` gives
+    jitter."""
 
     def __init__(
         self,
@@ -52,38 +55,10 @@ class Desk:
         self._mail = mail
         self._new_id = new_id
         self._share = share
-        self._held: dict[str, Held] = {}
-        self._at_work: set[str] = set()
-        self._lost = 0
+        self.attempts = Holdings()
         self.lease_s = inf
         self._due = inf
         self._stopping = False
-
-    # What the session asks
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __iter__(self) -> Iterator[Held]:
-        return iter(self._held.values())
-
-    @property
-    def busy(self) -> int:
-        """Handlers that run or are about to."""
-        return len(self._at_work)
-
-    @property
-    def lost(self) -> int:
-        """Attempts that are still here although the server may count them no more."""
-        return self._lost
-
-    def works_on(self, task_id: str) -> bool:
-        """Whether a handler of this task runs here or is about to, under whatever lease."""
-        return task_id in self._at_work
-
-    def find(self, attempt_id: str) -> Held | None:
-        """The attempt, if it is here."""
-        return self._held.get(attempt_id)
 
     def next_due(self) -> float:
         """Nothing is to be done before this instant."""
@@ -94,12 +69,12 @@ class Desk:
     def connected(self, lease_s: float, now: float) -> None:
         """A new session is ready: every attempt is resumed in it (R-121, OP-14)."""
         self.lease_s = lease_s
-        for held in list(self):
+        for held in self.attempts:
             self._advance(held, now)
 
     def disconnected(self) -> None:
         """The session is gone. Handlers go on within what was confirmed last (R-154)."""
-        for held in self:
+        for held in self.attempts:
             held.disconnected()
 
     # Attempts
@@ -107,24 +82,26 @@ class Desk:
     def accept(self, body: AssignBody, now: float) -> None:
         """Ask to start an assigned task."""
         ref = AttemptRef(body.task.id, body.attempt_id, body.epoch, body.lease_secret)
-        held = Held(ref, body.task, self._new_id(), boundary=inf)
-        self._held[body.attempt_id] = held
-        self._at_work.add(ref.task_id)
+        held = Held(ref, body.task, self._new_id())
+        self.attempts.add(held)
         self._advance(held, now)
 
     def make_way(self, task_id: str, epoch: int) -> None:
         """A task was granted anew, which proves that its earlier grants are over: one whose handler
         was never run here is let go (INV-1, OP-14)."""
-        if task_id in self._at_work:
-            for held in list(self):
+        if self.attempts.works_on(task_id):
+            for held in self.attempts:
                 before = held.ref.task_id == task_id and int(held.ref.epoch) < epoch
                 if before and held.step is Step.STARTING:
                     self._drop(held, "not started: the task was granted anew")
 
     def finished(self, attempt_id: str, report: Report, now: float) -> None:
         """The handler has ended. Tells the server until it has a final answer."""
-        held = self._held.get(attempt_id)
+        held = self.attempts.find(attempt_id)
         if held is None or held.step is not Step.RUNNING:
+            return
+        if held.untold and is_stop(report):
+            held.kept = report
             return
         self._mail.forget(held.renew_id)
         self._finish(held, report)
@@ -134,24 +111,26 @@ class Desk:
     def abandoned(self, attempt_id: str) -> None:
         """The handler was stopped and cannot say how far it came: the lease lapses, and the task's
         recovery class decides (OP-25)."""
-        held = self._held.get(attempt_id)
+        held = self.attempts.find(attempt_id)
         if held is not None and held.step is Step.RUNNING:
             self._drop(held, "abandoned; the lease will lapse")
 
-    def cancel(self, attempt_id: str) -> None:
+    def cancel(self, attempt_id: str, reason: StopReason, now: float) -> None:
         """The platform wants an attempt stopped (R-127); one that has not begun never will. Its
         lease is renewed once more: that answer opens the window for the report (OP-03)."""
-        held = self._held.get(attempt_id)
-        if held is None or held.cancelled:
+        held = self.attempts.find(attempt_id)
+        if held is None:
             return
-        held.cancelled = True
-        if held.step is Step.RUNNING and not held.lost:
-            self._out.append(Stop(attempt_id, StopReason.CANCELLED))
+        self._want_stopped(held, reason)
+        held.untold = False
+        if held.kept is not None:
+            report, held.kept = held.kept, None
+            self.finished(attempt_id, report, now)
 
     def stop(self) -> None:
         """The process ends: stop every handler, start none."""
         self._stopping = True
-        for held in self:
+        for held in self.attempts:
             if held.step is Step.RUNNING:
                 self._out.append(Stop(held.ref.attempt_id, StopReason.SHUTDOWN))
 
@@ -159,7 +138,7 @@ class Desk:
 
     def acked(self, pending: Pending, body: CommandResult | LeaseBody, now: float) -> None:
         """The answer to one of our operations."""
-        held = self._held.get(pending.attempt_id or "")
+        held = self.attempts.find(pending.attempt_id)
         if held is None:
             return
         if pending.operation is not Operation.RENEW:
@@ -171,7 +150,7 @@ class Desk:
                 self._start_answered(held, lease, pending.sent_at, now)
             case Operation.RENEW:
                 held.renew_id = None
-                self.renewed(held, lease, pending.sent_at)
+                self.renewed(held, lease, pending.sent_at, now)
             case Operation.RESUME:
                 self._resumed(held, lease, pending.sent_at, now)
             case Operation.FINISH if isinstance(body, CommandResult):
@@ -181,7 +160,7 @@ class Desk:
 
     def refused(self, pending: Pending, code: str, now: float) -> None:
         """The error to one of our operations. It concerns this attempt and no other (INV-21)."""
-        held = self._held.get(pending.attempt_id or "")
+        held = self.attempts.find(pending.attempt_id)
         if held is None:
             return
         if pending.operation is Operation.RENEW:
@@ -213,19 +192,24 @@ class Desk:
         """Do what is due: stop at boundaries, renew, try again."""
         if now < self._due:
             return
-        for held in list(self):
+        for held in self.attempts:
             if held.step is not Step.STARTING and not held.lost and held.boundary <= now:
-                self.lose(held, "not confirmed in time")
+                if held.step is Step.RUNNING and held.ends_at_deadline and not held.cancelled:
+                    self._mail.forget(held.renew_id)
+                    self._want_stopped(held, StopReason.DEADLINE)
+                    held.out_of_time(self.lease_s)
+                else:
+                    self.lose(held, "not confirmed in time")
             if held.renew_at <= now:
                 self._renew(held, now)
             if held.retry_at <= now:
                 held.retry_at = inf
                 self._advance(held, now)
-        self._due = min((held.due() for held in self), default=inf)
+        self._due = min((held.due() for held in self.attempts), default=inf)
 
     def awaits(self, message_id: str, pending: Pending) -> bool:
         """Whether the answer to this message still matters to its attempt."""
-        held = self._held.get(pending.attempt_id or "")
+        held = self.attempts.find(pending.attempt_id)
         return held is not None and message_id in (held.waiting_for, held.renew_id)
 
     # Decisions
@@ -246,7 +230,7 @@ class Desk:
         self._mail.post(operation, message_id, held, now)
 
     def _start_answered(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
-        held.boundary = stop_boundary(sent_at, lease, self.lease_s)
+        held.confirmed(lease, sent_at, self.lease_s)
         match verdict(lease):
             case Verdict.WORK:
                 if held.cancelled:
@@ -272,7 +256,7 @@ class Desk:
         until = sent_at + work_s(held.task, lease)
         self._out.append(Run(held.ref.attempt_id, int(held.ref.epoch), held.task, until))
 
-    def renewed(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+    def renewed(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
         """The answer to a renewal, whichever way it came."""
         if held.step is not Step.RUNNING or held.lost:
             return
@@ -283,7 +267,7 @@ class Desk:
                     held.renew_at = renew_due(sent_at, self.lease_s, self._share())
                     self._wake(held.renew_at)
             case Verdict.CANCELLED:
-                self._cancel(held, lease, sent_at)
+                self._cancel(held, lease, sent_at, now)
             case Verdict.UNSTARTED | Verdict.OVER:
                 self.lose(held, f"the attempt is {lease.state}")
 
@@ -292,14 +276,14 @@ class Desk:
         answer = verdict(lease)
         running = held.step is Step.RUNNING
         if held.step is Step.STARTING and answer is Verdict.CANCELLED:
-            held.boundary = stop_boundary(sent_at, lease, self.lease_s)
+            held.confirmed(lease, sent_at, self.lease_s)
             self._report_unrun(held, CANCELLED, "cancelled before it ran", now)
         elif answer is Verdict.OVER or (running and answer is Verdict.UNSTARTED):
             self._gone(held, f"the attempt is {lease.state}", now)
         elif not running or held.lost:
             self._advance(held, now)
         elif answer is Verdict.CANCELLED:
-            self._cancel(held, lease, sent_at)
+            self._cancel(held, lease, sent_at, now)
         else:
             self._confirm(held, lease, sent_at)
             held.renew_at = renew_due_after_resume(sent_at, lease, self.lease_s)
@@ -337,26 +321,31 @@ class Desk:
             self._wake(held.renew_at)
 
     def _confirm(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
-        # Both boundaries are proven, and lease_until never goes back (INV-4): the later one holds.
-        held.tries = 0
-        held.boundary = max(held.boundary, stop_boundary(sent_at, lease, self.lease_s))
+        held.confirmed(lease, sent_at, self.lease_s)
         self._wake(held.boundary)
 
-    def _cancel(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
+    def _cancel(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
         # From here on the lease is a window for stopping and reporting, so it may be counted anew.
         self._confirm(held, lease, sent_at)
         held.renew_at = inf
-        self.cancel(held.ref.attempt_id)
+        self.cancel(held.ref.attempt_id, stop_reason(held.task, lease, self.lease_s), now)
+
+    def _want_stopped(self, held: Held, reason: StopReason) -> None:
+        if not held.cancelled:
+            held.cancelled = True
+            if held.step is Step.RUNNING and not held.lost:
+                self._out.append(Stop(held.ref.attempt_id, reason))
 
     def lose(self, held: Held, why: str) -> None:
         """The right to work is gone, or can no longer be shown."""
         if held.lost:
             return
-        held.lost = True
-        self._lost += 1
+        self.attempts.lose(held)
         held.renew_at = inf
         self._mail.forget(held.renew_id)
-        if held.step is Step.RUNNING:
+        if held.kept is not None:
+            self._drop(held, f"stopped at the deadline, and not reported: {why}")
+        elif held.step is Step.RUNNING:
             self._out.append(Noted(f"lease lost: {why}", held.ref.attempt_id))
             self._out.append(Stop(held.ref.attempt_id, StopReason.LEASE_LOST))
 
@@ -367,7 +356,7 @@ class Desk:
         self._advance(held, now)
 
     def _finish(self, held: Held, report: Report) -> None:
-        self._at_work.discard(held.ref.task_id)
+        self.attempts.ended(held)
         held.finishing(report, self._new_id())
         self._wake(held.boundary)
 
@@ -387,12 +376,9 @@ class Desk:
         self._out.append(Noted(why, held.ref.attempt_id))
 
     def _remove(self, held: Held) -> None:
-        del self._held[held.ref.attempt_id]
+        self.attempts.remove(held)
         self._mail.forget(held.waiting_for)
         self._mail.forget(held.renew_id)
-        self._lost -= held.lost
-        if held.step is not Step.FINISHING:
-            self._at_work.discard(held.ref.task_id)
 
     def _wake(self, at: float) -> None:
         self._due = min(self._due, at)

@@ -27,6 +27,7 @@ from orbit_sdk.protocol.frames import (
 from orbit_sdk.protocol.limits import FRAME_ITEMS_MAX
 from orbit_sdk.protocol.states import Outcome
 from orbit_sdk.worker.attempt import Held
+from orbit_sdk.worker.effects import StopReason
 from orbit_sdk.worker.limits import FRAME_BYTES, ITEM_BYTES
 from orbit_sdk.worker.outcomes import Report
 
@@ -84,10 +85,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """An attempt that is to stop."""
+    """An attempt that is to stop, and why."""
 
     session_id: str
     attempt_id: str
+    reason: StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,9 @@ class DialectV2:
             case v2.ErrorFrame(reply_to=to, error=error):
                 return Refused(None if to is UNSET else to, error)
             case v2.CancelFrame(session_id=session_id, body=unwanted):
-                return Unwanted(session_id, unwanted.attempt_id)
+                by_deadline = unwanted.reason == "deadline"
+                reason = StopReason.DEADLINE if by_deadline else StopReason.CANCELLED
+                return Unwanted(session_id, unwanted.attempt_id, reason)
             case v2.DrainFrame(session_id=session_id):
                 return Draining(session_id)
             case v2.WelcomeFrame(reply_to=reply_to, body=welcome):

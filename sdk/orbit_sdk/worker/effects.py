@@ -10,7 +10,10 @@ class StopReason(StrEnum):
     """Why a handler has to stop."""
 
     CANCELLED = "cancelled"
-    """A caller wants it, or its deadline has passed: stop, and say so in time (OP-03)."""
+    """A caller wants it: stop, and say so in time (OP-03)."""
+
+    DEADLINE = "deadline"
+    """The task's deadline has come: stop, and say so in the one window for it (OP-26)."""
 
     LEASE_LOST = "lease_lost"
     """The right to work is gone or can no longer be shown: someone else may hold it soon."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 from orbit_sdk.protocol.frames import AssignedTask, LeaseBody
 from orbit_sdk.protocol.states import AttemptState
 from orbit_sdk.protocol.times import parse_time
+from orbit_sdk.worker.effects import StopReason
 from orbit_sdk.worker.limits import (
     MARGIN_MIN_S,
     MARGIN_SHARE,
@@ -32,10 +33,26 @@ def work_s(task: AssignedTask, lease: LeaseBody) -> float:
     return min(task.retry.attempt_timeout_ms / 1000, left_s)
 
 
+def margin_s(lease_s: float) -> float:
+    """How long before the end of a lease work stops."""
+    return max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
+
+
 def stop_boundary(sent_at: float, lease: LeaseBody, lease_s: float) -> float:
     """The monotonic instant at which work under this answer must have stopped."""
-    margin_s = max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
-    return sent_at + remaining_s(lease.lease_until, lease.server_time) - margin_s
+    return sent_at + remaining_s(lease.lease_until, lease.server_time) - margin_s(lease_s)
+
+
+def ends_at_deadline(task: AssignedTask, lease: LeaseBody) -> bool:
+    """Whether no renewal can extend this lease: the task's deadline ends it (OP-12)."""
+    return remaining_s(task.deadline_at, lease.lease_until) <= 0
+
+
+def stop_reason(task: AssignedTask, lease: LeaseBody, lease_s: float) -> StopReason:
+    """Why an answer says to stop. The window that a deadline opens begins at the deadline and lasts
+    a lease; one that a caller opened began, and so ends, before that (OP-03, OP-26)."""
+    by_deadline = remaining_s(lease.lease_until, task.deadline_at) >= lease_s
+    return StopReason.DEADLINE if by_deadline else StopReason.CANCELLED
 
 
 def renew_due(sent_at: float, lease_s: float, share: float) -> float:
@@ -52,7 +69,7 @@ def renew_due_after_resume(sent_at: float, lease: LeaseBody, lease_s: float) -> 
 def relay_due(boundary: float, lease_s: float, *, connected: bool) -> float:
     """When a lease runs short, so that another way is tried: without a socket, when half of what
     may be used is left; with one, which was asked long before, in its last quarter."""
-    usable_s = lease_s - max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
+    usable_s = lease_s - margin_s(lease_s)
     return boundary - usable_s / (4 if connected else 2)
 
 

@@ -96,12 +96,15 @@ def raised(error: BaseException) -> Report:
     return failed(HANDLER_ERROR, error)
 
 
+def is_stop(report: Report) -> bool:
+    """Whether a handler says that it stopped because it was told to."""
+    return report.outcome is Outcome.FAILED and report.error_code == CANCELLED
+
+
 def confirmed(report: Report) -> Report:
     """The report on an attempt that the platform wants stopped: a stop is confirmed as such, and
     anything else is what it is (R-128)."""
-    if report.outcome is Outcome.FAILED and report.error_code == CANCELLED:
-        return replace(report, outcome=Outcome.CANCELLED)
-    return report
+    return replace(report, outcome=Outcome.CANCELLED) if is_stop(report) else report
 
 
 def final_words(answer: Receipt | str) -> str:

@@ -77,7 +77,7 @@ class Relay:
         self._forget_settled()
         if now < self._rest_until:
             return []
-        due = [held for held in self._desk if self._is_due(held, connected, now)]
+        due = [held for held in self._desk.attempts if self._is_due(held, connected, now)]
         found = []
         for operation, step in (
             (Operation.RENEW, Step.RUNNING),
@@ -95,7 +95,7 @@ class Relay:
         passing = results is None or len(results) != len(parcel.names)
         if results is not None and not passing:
             for (attempt_id, message_id), result in zip(parcel.names, results, strict=True):
-                passing |= not self._answered(parcel, attempt_id, message_id, result)
+                passing |= not self._answered(parcel, attempt_id, message_id, result, now)
         if passing:
             self._tries += 1
             self._rest_until = now + OPERATION_BACKOFF.delay_s(self._tries, self._share())
@@ -103,7 +103,7 @@ class Relay:
             self._tries = 0
 
     def _answered(
-        self, parcel: Parcel, attempt_id: str, message_id: str, result: HeldResult
+        self, parcel: Parcel, attempt_id: str, message_id: str, result: HeldResult, now: float
     ) -> bool:
         """Take one answer; False if the same is to be asked again."""
         code = result.error.code if result.error is not None else ""
@@ -111,15 +111,21 @@ class Relay:
             self._unfit.add(message_id)
         elif code in _FINAL or (result.receipt is not None and result.lease is not None):
             self._renewals.pop(attempt_id, None)
-            held = self._desk.find(attempt_id)
+            held = self._desk.attempts.find(attempt_id)
             if held is not None:
-                self._apply(parcel, held, message_id, result, code)
+                self._apply(parcel, held, message_id, result, code, now)
         else:
             return False
         return True
 
     def _apply(
-        self, parcel: Parcel, held: Held, message_id: str, result: HeldResult, code: str
+        self,
+        parcel: Parcel,
+        held: Held,
+        message_id: str,
+        result: HeldResult,
+        code: str,
+        now: float,
     ) -> None:
         if held.step is Step.FINISHING and held.finish_id == message_id:
             self._desk.settle(held, result.receipt or code)
@@ -127,12 +133,12 @@ class Relay:
             if result.lease is None:
                 self._desk.lose(held, code)
             else:
-                self._desk.renewed(held, result.lease, parcel.sent_at)
+                self._desk.renewed(held, result.lease, parcel.sent_at, now)
 
     def _is_due(self, held: Held, connected: bool, now: float) -> bool:
         short = relay_due(held.boundary, self._desk.lease_s, connected=connected) <= now
         if held.step is Step.RUNNING:
-            return short and not (held.lost or held.cancelled)
+            return short and not held.lost and (held.untold or not held.cancelled)
         if held.step is not Step.FINISHING or held.finish_id is None:
             return False
         if held.finish_id in self._unfit:
@@ -187,10 +193,10 @@ class Relay:
         )
 
     def _forget_settled(self) -> None:
-        if len(self._desk) == 0:
+        if len(self._desk.attempts) == 0:
             self._renewals.clear()
             self._reports.clear()
             self._unfit.clear()
             return
-        for attempt_id in [a for a in self._renewals if self._desk.find(a) is None]:
+        for attempt_id in [a for a in self._renewals if self._desk.attempts.find(a) is None]:
             del self._renewals[attempt_id]

@@ -77,6 +77,7 @@ class Runner:
         # A lost lease outweighs a cancellation: nothing may be reported as stopped in time.
         if job.reason is None or reason is StopReason.LEASE_LOST:
             job.reason = reason
+        job.context.stop_reason = job.reason
         job.context.cancelled.set()
         self._loop.call_soon_threadsafe(self._cancel, job)
 
@@ -144,6 +145,8 @@ class Runner:
         match job.reason:
             case StopReason.CANCELLED:
                 return failed(CANCELLED, "the handler was stopped on request")
+            case StopReason.DEADLINE:
+                return failed(CANCELLED, "the handler was stopped at the task's deadline")
             case StopReason.LEASE_LOST:
                 return None
             case StopReason.SHUTDOWN | None:

@@ -115,7 +115,7 @@ class SessionCore:
     @property
     def held(self) -> int:
         """Attempts without a final answer."""
-        return len(self._desk)
+        return len(self._desk.attempts)
 
     @property
     def unsent(self) -> bool:
@@ -166,9 +166,9 @@ class SessionCore:
                     self._assigned(event, now)
                 case Refused(reply_to, error):
                     self._refused(reply_to, error, now)
-                case Unwanted(session_id, attempt_id):
+                case Unwanted(session_id, attempt_id, reason):
                     if session_id == self._mail.session_id:
-                        self._desk.cancel(attempt_id)
+                        self._desk.cancel(attempt_id, reason, now)
                 case Welcome(reply_to, body):
                     self._welcomed(reply_to, body, now)
                 case Level(reply_to, body):
@@ -272,11 +272,11 @@ class SessionCore:
         task = body.task
         if self._draining:
             return "draining"
-        if self._desk.find(body.attempt_id) is not None:
+        if self._desk.attempts.find(body.attempt_id) is not None:
             return "already held"
-        if self._desk.works_on(task.id):
+        if self._desk.attempts.works_on(task.id):
             return "an earlier attempt of the task still runs here"
-        if self._desk.busy >= self._slots or len(self._desk) >= 2 * self._slots:
+        if self._desk.attempts.busy >= self._slots or len(self._desk.attempts) >= 2 * self._slots:
             return "no free slot"
         route = Capability(task.handler, task.handler_version, task.payload_version)
         if route not in self._routes:
@@ -338,7 +338,7 @@ class SessionCore:
     def _level(self) -> int:
         """How many attempts the server may count for us: the slots, less those taken by attempts
         that it counts no more (R-023)."""
-        return 0 if self._draining else max(0, self._slots - self._desk.lost)
+        return 0 if self._draining else max(0, self._slots - self._desk.attempts.lost)
 
     def _heard_draining(self, now: float) -> None:
         """The node leaves, or our own drain has come back to us."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from math import inf
+from typing import Literal
 
 import msgspec
 import orjson
@@ -67,7 +69,8 @@ class ModelAttempt:
     session_id: str
     lease_until: float
     state: AttemptState = A.LEASED
-    intent: bool = False
+    intent: Literal["caller", "deadline"] | None = None
+    deadline: float = inf
     starts: list[str] = field(default_factory=list)
     receipts: dict[str, Receipt] = field(default_factory=dict)
     finish: bytes | None = None
@@ -137,6 +140,7 @@ class ModelGateway:
         recovery_safety: RecoverySafety = RecoverySafety.IDEMPOTENT,
         attempt_timeout_ms: int = 3_600_000,
         task_id: str | None = None,
+        deadline_s: float = 86_400,
     ) -> bytes:
         """A new attempt for the current session, and the frame that says so."""
         task = AssignedTask(
@@ -150,7 +154,7 @@ class ModelGateway:
             payload_version="1",
             payload=Raw(payload),
             available_at=self.now_text(),
-            deadline_at=self.instant(self.clock() + 86_400),
+            deadline_at=self.instant(self.clock() + deadline_s),
             recovery_safety=recovery_safety,
             retry=Retry(3, 1_000, 60_000, attempt_timeout_ms),
             attempt_count=1,
@@ -163,7 +167,8 @@ class ModelGateway:
             next(self._epochs),
             f"{next(self._numbers):042d}A",
             self.session_id,
-            self.clock() + self.lease_s,
+            min(self.clock() + self.lease_s, self.clock() + deadline_s),
+            deadline=self.clock() + deadline_s,
         )
         self.attempts[attempt.attempt_id] = attempt
         return self.assignment(attempt)
@@ -198,7 +203,8 @@ class ModelGateway:
     def cancellation(self, attempt_id: str) -> bytes:
         """What v2 says of an intent as soon as it is saved (R-127)."""
         attempt = self.attempts[attempt_id]
-        body = frames_v2.CancelBody(attempt_id, attempt.task.id, str(attempt.epoch), "caller")
+        reason = attempt.intent or "caller"
+        body = frames_v2.CancelBody(attempt_id, attempt.task.id, str(attempt.epoch), reason)
         return self.out(frames_v2.CancelFrame("2", self.new_id(), attempt.session_id, body))
 
     def drain(self) -> bytes:
@@ -214,7 +220,7 @@ class ModelGateway:
         if attempt.state is A.LEASED:
             attempt.state = A.CANCELLED
         elif attempt.state is A.RUNNING and not attempt.intent:
-            attempt.intent = True
+            attempt.intent = "caller"
             attempt.lease_until = max(attempt.lease_until, self.clock() + self.lease_s)
 
     def socket_closed(self, session_id: str) -> None:
@@ -338,8 +344,10 @@ class ModelGateway:
             attempt.state = _OUTCOME_STATES[frame.body.outcome]
             attempt.error_code = frame.body.error_code or ""
             attempt.finish = meaning
-            if attempt.intent and attempt.error_code == "cancelled":
+            if attempt.intent == "caller" and attempt.error_code == "cancelled":
                 attempt.state = A.CANCELLED
+            elif attempt.state is A.CANCELLED:
+                attempt.state = A.FAILED
         else:
             attempt.evidence += 1
         answer = self.result(frame, attempt, "finish", applied=applied, repeat=False)
@@ -351,13 +359,17 @@ class ModelGateway:
     def settle_lapsed(self) -> None:
         """Settle every lease that is over, as any operation would (OP-23)."""
         for attempt in self.attempts.values():
+            running = attempt.state is A.RUNNING and attempt.intent is None
+            if running and attempt.lease_until >= attempt.deadline <= self.clock():
+                attempt.intent = "deadline"
+                attempt.lease_until = attempt.deadline + self.lease_s
             if attempt.state in _LIVE and self.clock() >= attempt.lease_until:
                 reconcile = attempt.task.recovery_safety is RecoverySafety.RECONCILE_ONLY
                 started = attempt.state is A.RUNNING
                 attempt.state = A.UNKNOWN if started and reconcile else A.EXPIRED
 
     def _extend(self, attempt: ModelAttempt) -> None:
-        attempt.lease_until = self.clock() + self.lease_s
+        attempt.lease_until = min(self.clock() + self.lease_s, attempt.deadline)
 
     def lease_of(self, attempt: ModelAttempt) -> LeaseBody:
         active = attempt.state in _LIVE and not attempt.intent

@@ -205,7 +205,7 @@ def test_reports_are_cut_to_what_a_frame_may_have(wired: Wired) -> None:
     posts = []
     for _ in range(6):
         wired.assign()
-    for number, held in enumerate(wired.core._desk):
+    for number, held in enumerate(wired.core._desk.attempts):
         held.finishing(Report(Outcome.SUCCEEDED, b'"%s"' % (b"x" * 262_000)), f"{number:032x}")
         posts.append((f"{number:032x}", held))
     parcels = list(DialectV2().parcels(Operation.FINISH, "1" * 32, posts, lambda: "2" * 32))

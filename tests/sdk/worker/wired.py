@@ -49,8 +49,10 @@ class Wired:
         self.cut()
         self.connect()
 
-    def assign(self, handler: str = "work", task_id: str | None = None) -> ModelAttempt:
-        self.receive(self.gateway.assign(handler, task_id=task_id))
+    def assign(
+        self, handler: str = "work", task_id: str | None = None, deadline_s: float = 86_400
+    ) -> ModelAttempt:
+        self.receive(self.gateway.assign(handler, task_id=task_id, deadline_s=deadline_s))
         return list(self.gateway.attempts.values())[-1]
 
     def receive(self, data: bytes | ServerFrame) -> None:
