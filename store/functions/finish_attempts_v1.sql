@@ -81,6 +81,14 @@ BEGIN
            bool_and(d.verdict = 'apply') AS all_apply
     INTO v FROM decided d;
 
+    IF 'CANCELLED' = ANY (p_outcome) OR 'cancelled' = ANY (p_code) THEN
+        -- A stop that is confirmed says by itself that its worker had the news (OP-68).
+        UPDATE lease l SET told_at = v_now
+        FROM unnest(p_attempt, v.verdicts, p_outcome, p_code) AS c (attempt, verdict, outcome, code)
+        WHERE l.attempt_id = c.attempt AND l.attempt_id = ANY (p_attempt) AND c.verdict = 'apply'
+          AND l.intent IS NOT NULL AND l.told_at IS NULL
+          AND (c.outcome = 'CANCELLED' OR c.code = 'cancelled');
+    END IF;
     IF v.all_apply THEN
         PERFORM settle_attempts_v1(p_attempt, v.attempt_states, v.task_states, v.task_codes,
             v.available, p_code, p_result, p_message, p_hash, v_now);

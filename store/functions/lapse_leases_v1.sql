@@ -10,11 +10,19 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = o
 DECLARE
     v record;
 BEGIN
-    UPDATE lease l
-    SET intent = 'deadline', intent_at = p_now, revision = l.revision + 1,
-        lease_until = l.deadline_at + l.lease_ms * interval '1 ms'
-    WHERE l.attempt_id = ANY (p_attempt) AND l.state = 'RUNNING' AND l.intent IS NULL
-      AND l.lease_until >= l.deadline_at AND l.deadline_at <= p_now;
+    WITH passed AS (
+        UPDATE lease l
+        SET intent = 'deadline', intent_at = p_now, revision = l.revision + 1,
+            lease_until = l.deadline_at + l.lease_ms * interval '1 ms'
+        WHERE l.attempt_id = ANY (p_attempt) AND l.state = 'RUNNING' AND l.intent IS NULL
+          AND l.lease_until >= l.deadline_at AND l.deadline_at <= p_now
+        RETURNING l.namespace_id, l.task_id, l.revision, l.attempt_id
+    )
+    INSERT INTO event (namespace_id, resource_type, resource_id, revision, type, attempt_id,
+                       occurred_at)
+    SELECT k.namespace_id, 'task', k.task_id, k.revision, 'task.deadline_passed', k.attempt_id,
+           p_now
+    FROM passed k;
 
     SELECT array_agg(d.attempt_id) AS attempts, array_agg(d.attempt_state) AS attempt_states,
            array_agg(d.task_state) AS task_states, array_agg(d.task_code) AS task_codes,

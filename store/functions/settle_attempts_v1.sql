@@ -37,8 +37,7 @@ BEGIN
                e.attempt_state, e.granted_at, e.started_at, p_now, e.lease_until, e.intent,
                e.intent_at,
                -- a report that follows the news of a stop is heard too (OP-68)
-               CASE WHEN e.message_id IS NOT NULL AND (e.told_at IS NOT NULL
-                         OR e.attempt_state = 'CANCELLED')
+               CASE WHEN e.message_id IS NOT NULL AND e.told_at IS NOT NULL
                     THEN coalesce(e.acknowledged_at, p_now) ELSE e.acknowledged_at END,
                e.code, e.result, e.start_message_id, e.start_revision,
                e.start_lease_until, e.message_id, e.hash, e.task_state, e.revision + 1

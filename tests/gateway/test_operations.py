@@ -336,7 +336,7 @@ async def test_the_node_that_holds_the_socket_hears_of_a_cancel_elsewhere(
         ref = await running(http, worker, dispatcher)
         heard: list[tuple[str, str]] = []
         second.node.outlet.cancel = (  # type: ignore[method-assign]
-            lambda session_id, attempt_id: heard.append((session_id, attempt_id))
+            lambda session_id, attempt_id, _reason: heard.append((session_id, attempt_id))
         )
         await do(http, f"/v1/tasks/{ref['task_id']}:cancel", {"reason": "x"})
         await eventually(lambda: bool(heard))

@@ -154,6 +154,35 @@ async def test_a_cancellation_reaches_the_worker_before_it_says_anything(
         )
         assert stopped["receipt"]["task_state"] == "CANCELLED"
         assert stopped["receipt"]["attempt_state"] == "CANCELLED"
+    marks = await marks_of(http, assigned)
+    assert (marks["cause"], marks["forced_at"]) == ("caller", None)
+    assert marks["requested_at"] < marks["acknowledged_at"] == marks["finished_at"]
+
+
+async def test_a_push_alone_acknowledges_nothing(
+    http: httpx.AsyncClient, gateway: Gateway, app: App, dispatcher: Dispatcher
+) -> None:
+    """OP-68: it is a hint, which may have been lost; an answer that said inactive is none."""
+    async with worker_on(gateway, app, version="2") as worker:
+        first, second = await given(worker, http, dispatcher, 2)
+        await worker.ask_all("task.start", first.ref, second.ref)
+        for assigned in (first, second):
+            await cancel(http, assigned)
+            assert (await worker.receive())["type"] == "task.cancel"
+        await worker.ask_all("task.renew", second.ref)
+        assert (await marks_of(http, second))["acknowledged_at"] is None
+        await worker.ask_all("task.finish", end(first), end(second))
+    assert (await marks_of(http, first))["acknowledged_at"] is None
+    marks = await marks_of(http, second)
+    assert marks["acknowledged_at"] == marks["finished_at"]
+
+
+async def marks_of(http: httpx.AsyncClient, assigned: Assigned) -> dict[str, str | None]:
+    """How the stop of a task's only attempt went, as the API shows it."""
+    answer = await http.get(f"/v1/tasks/{assigned.task['id']}/attempts")
+    (attempt,) = answer.json()["data"]["items"]
+    marks: dict[str, str | None] = attempt["cancel"]
+    return marks
 
 
 async def test_a_cancellation_through_another_gateway_is_pushed_too(
@@ -213,6 +242,10 @@ async def test_a_deadline_is_pushed_with_its_reason(
         assert stopped["receipt"]["task_state"] == "FAILED"
     task = (await http.get(f"/v1/tasks/{assigned.task['id']}")).json()["data"]
     assert task["error_code"] == "deadline_exceeded"
+    assert task["cancel_requested_at"] is None, "no caller asked for it"
+    marks = await marks_of(http, assigned)
+    assert (marks["cause"], marks["forced_at"]) == ("deadline", None)
+    assert marks["requested_at"] < marks["acknowledged_at"] == marks["finished_at"]
     assert await waking.tell() == 0
 
 

@@ -279,6 +279,46 @@ async def test_a_report_after_the_news_acknowledges_it(world: World) -> None:
         assert (view.state, view.cancel_reason) == ("SUCCEEDED", "not needed")
 
 
+@pytest.mark.parametrize("intent", ["caller", "deadline"])
+@pytest.mark.parametrize(("outcome", "code"), [("CANCELLED", "stop.done"), ("FAILED", "cancelled")])
+async def test_a_confirmed_stop_acknowledges_by_itself(
+    world: World, intent: str, outcome: str, code: str
+) -> None:
+    """OP-68: nobody confirms what he has not heard of, by a push or otherwise."""
+    start = await world.running(await world.worker())
+    await world.intend(start, intent)
+    asked_at = world.now
+    world.wait(1_000)
+    await world.finish(world.finish_of(start, outcome=outcome, error_code=code))
+    [attempt] = await world.attempts(start.task_id)
+    assert (attempt.intent, attempt.intent_at) == (intent, asked_at)
+    assert attempt.acknowledged_at == attempt.finished_at == world.now
+    assert attempt.forced_at is None
+
+
+async def test_a_stop_that_is_refused_acknowledges_nothing(world: World) -> None:
+    worker = await world.worker()
+    start = await world.running(worker)
+    await world.cancel(start.task_id)
+    back = await world.worker(instance_id=worker.instance_id)
+    stop = world.finish_of(start, outcome="CANCELLED", error_code="x", session_id=back.session_id)
+    assert (await world.finish(stop)).code == "resume_required"
+    await world.resume(world.again(start, session_id=back.session_id))
+    assert (await world.attempts(start.task_id))[0].acknowledged_at is None
+
+
+async def test_a_passed_deadline_is_an_event(world: World) -> None:
+    start = await world.running(await world.worker(), deadline_at=world.at(20_000))
+    world.wait(20_000)
+    await world.sweep()
+    await world.sweep()
+    rows = await world.connection.fetch(
+        "SELECT type, revision, attempt_id FROM event WHERE resource_id = $1", start.task_id
+    )
+    assert [tuple(row) for row in rows] == [("task.deadline_passed", 4, start.attempt_id)]
+    assert (await world.view(start.task_id)).revision == 4
+
+
 async def test_a_resume_tells_and_acknowledges_too(world: World) -> None:
     worker = await world.worker()
     start = await world.running(worker)
