@@ -7,9 +7,11 @@ waits for the answer of the start sent before it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from gateway import limits
 from gateway.lanes import Lane, Order
@@ -133,6 +135,8 @@ class Commands:
                 order=order,
                 key=attrgetter("attempt_id"),
                 again=_is_again,
+                same=_operation,
+                repeated=_as_repeat,
             )
             for operation, execute in calls.items()
         }
@@ -251,3 +255,19 @@ def _submission_key(command: store.SubmitTask) -> tuple[str, str]:
 
 def _is_again(outcome: store.CommandOutcome | operations.TaskOutcome) -> bool:
     return outcome.code == "again"
+
+
+def _operation(command: store.AttemptCommand | store.FinishCommand) -> Hashable:
+    """What a repeat of this command has in common with it. None for one that came by HTTP: its
+    answer belongs to one request, and is counted from when that was sent (R-152)."""
+    if command.instance is not None:
+        return None
+    ids = (command.session_id, command.task_id, command.attempt_id, command.epoch)
+    meaning = command.hash if isinstance(command, store.FinishCommand) else None
+    return (*ids, command.message_id, meaning)
+
+
+def _as_repeat(outcome: store.CommandOutcome) -> store.CommandOutcome:
+    if outcome.code != "ok":
+        return outcome
+    return msgspec.structs.replace(outcome, deduplicated=True)

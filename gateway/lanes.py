@@ -9,7 +9,9 @@ one statement. Promises, for each lane:
 - a batch that fails as a whole is retried by halves until the guilty command stands alone, and
   only that one is answered `internal`;
 - two commands with the same order key never overlap, whatever their lanes: the later one waits for
-  the earlier answer.
+  the earlier answer;
+- a repeat of an operation that is still under way here is no second call: it gets the same answer.
+  While the store is slow repeats would else pile up in front of the next renewal (B-04).
 """
 
 import asyncio
@@ -81,7 +83,11 @@ class Order:
 
 
 class Lane(Generic[C, O]):
-    """One kind of command. `execute` makes one call and returns one outcome a command, in order."""
+    """One kind of command. `execute` makes one call and returns one outcome a command, in order.
+
+    `same` names the operation that a command is, None for one that is always a call of its own;
+    `repeated` makes the outcome of an operation that of its repeat.
+    """
 
     def __init__(
         self,
@@ -92,6 +98,8 @@ class Lane(Generic[C, O]):
         order: Order | None = None,
         key: Callable[[C], Hashable] | None = None,
         again: Callable[[O], bool] | None = None,
+        same: Callable[[C], Hashable] | None = None,
+        repeated: Callable[[O], O] | None = None,
         queue_max: int = limits.FRAME_QUEUE_MAX,
         patience_s: float = limits.FRAME_PATIENCE_S,
         width: int = limits.LANE_WIDTH,
@@ -102,6 +110,9 @@ class Lane(Generic[C, O]):
         self._order = order if order is not None else Order()
         self._key = key
         self._again = again
+        self._same = same
+        self._repeated = repeated
+        self._under_way: dict[Hashable, list[tuple[C, Reply[C, O]]]] = {}
         self._queue_max = queue_max
         self._patience_s = patience_s
         self._width = width
@@ -121,6 +132,13 @@ class Lane(Generic[C, O]):
         if self.open >= self._queue_max:
             return False
         self.open += 1
+        operation = None if self._same is None else self._same(command)
+        if operation is not None:
+            repeats = self._under_way.get(operation)
+            if repeats is not None:
+                repeats.append((command, reply))
+                return True
+            self._under_way[operation] = []
         entry = (command, reply, time.monotonic() + self._patience_s)
         if self._key is None or self._order.enter(self._key(command), self, entry):
             self.admit(entry)
@@ -230,6 +248,18 @@ class Lane(Generic[C, O]):
 
     def _answer(self, entry: Entry[C, O], outcome: O | Refused) -> None:
         command, reply, _ = entry
+        self._reply(command, reply, outcome)
+        operation = None if self._same is None else self._same(command)
+        repeats = None if operation is None else self._under_way.pop(operation)
+        if repeats:
+            if self._repeated is not None and not isinstance(outcome, Refused):
+                outcome = self._repeated(outcome)
+            for repeat, repeat_reply in repeats:
+                self._reply(repeat, repeat_reply, outcome)
+        if self._key is not None:
+            self._order.leave(self._key(command))
+
+    def _reply(self, command: C, reply: Reply[C, O], outcome: O | Refused) -> None:
         self.open -= 1
         self.answered += 1
         try:
@@ -237,8 +267,6 @@ class Lane(Generic[C, O]):
         except Exception as error:
             # A session that cannot take its answer must not stop the lane (INV-39).
             log.error("reply_failed", lane=self.name, **facts_of(error))
-        if self._key is not None:
-            self._order.leave(self._key(command))
 
     def _drop_late(self, batch: list[Entry[C, O]]) -> list[Entry[C, O]]:
         """Answer `unavailable` to what has waited too long, in this batch and in the queue."""

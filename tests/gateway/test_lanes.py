@@ -124,6 +124,49 @@ async def test_few_commands_wait_beside_a_call_and_many_get_one_of_their_own(
         await replies.wait(limits.RELIEF_COMMANDS + 1)
 
 
+async def test_a_repeat_of_what_is_under_way_is_no_second_call() -> None:
+    """B-04: it shares the answer, in flight or still waiting for its turn; afterwards it is a call
+    of its own again, and so is at once what has no operation to share."""
+    store, replies, order = Store(), Replies(), Order()
+    operations: dict[str, str | None] = {"a": "a", "b": "b", "a, again": "a", "alone": None}
+    one = lane(
+        store,
+        order=order,
+        key=lambda _: "attempt",
+        same=operations.get,
+        repeated=lambda outcome: f"{outcome} repeated",
+    )
+    store.gate.clear()
+    async with running(one):
+        for name in ("a", "b", "a, again", "a, again", "b", "alone", "alone"):
+            assert one.offer(name, replies)
+        async with asyncio.timeout(5):
+            await store.called.wait()
+        assert one.open == 7
+        store.gate.set()
+        await replies.wait(7)
+        assert store.calls == [["a"], ["b"], ["alone"], ["alone"]]
+        assert replies.got == [
+            ("a", "a!"), ("a, again", "a! repeated"), ("a, again", "a! repeated"),
+            ("b", "b!"), ("b", "b! repeated"), ("alone", "alone!"), ("alone", "alone!"),
+        ]  # fmt: skip
+        one.offer("a, again", replies)
+        await replies.wait(8)
+    assert replies.got[-1] == ("a, again", "a, again!")
+    assert (one.open, len(order)) == (0, 0)
+
+
+async def test_a_repeat_shares_a_refusal_too() -> None:
+    store, replies = Store(), Replies()
+    one = lane(store, same=lambda name: name, repeated=lambda _: "never", patience_s=-1)
+    store.fails = lambda _: Away()
+    async with running(one):
+        one.offer("a", replies)
+        one.offer("a", replies)
+        await replies.wait(2)
+    assert replies.got == [("a", f"refused:{ErrorCode.UNAVAILABLE}")] * 2
+
+
 async def test_two_calls_of_one_kind_are_in_flight_at_once() -> None:
     store, replies = Store(), Replies()
     two = lane(store)
