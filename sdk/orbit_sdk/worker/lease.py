@@ -14,6 +14,7 @@ from orbit_sdk.worker.effects import StopReason
 from orbit_sdk.worker.limits import (
     MARGIN_MIN_S,
     MARGIN_SHARE,
+    MARGIN_SHARE_MAX,
     RENEW_SHARE,
     RENEW_SPREAD,
     REPEAT_MAX_S,
@@ -35,7 +36,7 @@ def work_s(task: AssignedTask, lease: LeaseBody) -> float:
 
 def margin_s(lease_s: float) -> float:
     """How long before the end of a lease work stops."""
-    return max(MARGIN_MIN_S, MARGIN_SHARE * lease_s)
+    return min(max(MARGIN_MIN_S, MARGIN_SHARE * lease_s), MARGIN_SHARE_MAX * lease_s)
 
 
 def stop_boundary(sent_at: float, lease: LeaseBody, lease_s: float) -> float:

@@ -4,9 +4,11 @@ from orbit_sdk.backoff import Backoff
 from orbit_sdk.protocol.limits import FRAME_BYTES_MAX
 
 # Work stops this long before the lease ends by our own count: the larger of the two. It covers
-# what a handler needs to notice, and a clock that runs a little slow.
+# what a handler needs to notice, and a clock that runs a little slow. Of a lease of less than three
+# seconds it is a third: the contract allows one of a second, which has to be good for work too.
 MARGIN_MIN_S = 1.0
 MARGIN_SHARE = 0.1
+MARGIN_SHARE_MAX = 1 / 3
 
 # A lease is renewed after a third of it, so two tries may fail before work has to stop; up to this
 # share earlier, so that attempts that started together do not renew together.
