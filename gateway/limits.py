@@ -109,9 +109,11 @@ STUCK_S: Final = 3.0
 SWEEP_INTERVAL_S: Final = 1.0
 """Session expiry, lapsed slots, full queues."""
 
-UNSENT_INTERVAL_S: Final = 5.0
+UNSENT_INTERVAL_S: Final = 2.5
 UNSENT_UNWELL_INTERVAL_S: Final = 1.0
-"""Slow twin of the node stream, and its pace while Redis is unwell (architecture, section 2)."""
+UNSENT_TICK_S: Final = 0.5
+"""Slow twin of the node stream, its pace while Redis is unwell, and how often it is looked whether
+the next time has come (architecture, section 2). One statement for all sessions of the node."""
 
 UNSENT_AGE_MS: Final = 1_000
 """A lease younger than this may still be on its way through the stream."""
@@ -162,4 +164,5 @@ DRAIN_FLUSH_S: Final = 5.0
 assert wire.SEND_QUEUE_FRAMES_MAX < SEND_FRAMES_MAX
 assert wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
 assert SUBMIT_PATIENCE_S < SUBMIT_WAIT_S < 5.0
+assert UNSENT_AGE_MS / 1000 + UNSENT_INTERVAL_S + UNSENT_TICK_S <= 4.0  # INV-14: 5 s of dispatch
 assert BEAT_INTERVAL_MAX_S + BEAT_TIMEOUT_S < READY_STALE_S < 5.0

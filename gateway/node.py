@@ -122,7 +122,11 @@ class Node:
             loop("stream", outlet.read_stream, 0.0),
             loop("probe", self.stream.probe, PROBE_INTERVAL_S),
             loop("large-assignments", outlet.load_large, wake=outlet.load_due),
-            loop("unsent-leases", lambda: outlet.find_unsent(self._redis_unwell)),
+            loop(
+                "unsent-leases",
+                lambda: outlet.find_unsent(self._redis_unwell),
+                limits.UNSENT_TICK_S,
+            ),
             loop("wakes", hints.send_wakes, wake=hints.wake_due),
             loop("levels", hints.send_levels, wake=hints.level_due),
             loop("levels-again", hints.repeat_levels),

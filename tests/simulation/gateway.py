@@ -31,7 +31,7 @@ DRAIN_GRACE_S: Final = 8.0
 CLOSE_ECHO_S: Final = 2.0
 READ_S: Final = 0.01
 BEAT_EVERY: Final = 2
-UNSENT_EVERY: Final = 5
+UNSENT_EVERY: Final = 3
 CHECK_EVERY: Final = int(limits.SESSION_CHECK_INTERVAL_S)
 
 
