@@ -34,13 +34,16 @@ class Commands:
         *,
         given_back: Callable[[Sequence[RouteKey]], None],
         unwanted: Callable[[dispatch.Unwanted], None],
+        over: Callable[[dispatch.Ended], None],
     ) -> None:
         """`given_back` hears of routes where a task waits again, by a closed session or a retry;
-        `unwanted` hears of attempts that were taken back, or are to stop."""
+        `unwanted` hears of attempts that were taken back, or are to stop; `over` of those that
+        ended past the socket of their session."""
         order = Order()
         self._calls = calls
         self._given_back = given_back
         self._unwanted = unwanted
+        self._over = over
         self.submit: Lane[store.SubmitTask, store.SubmitOutcome] = Lane(
             "submit",
             self._call(Pool.SUBMIT, store.submit_tasks),
@@ -55,6 +58,8 @@ class Commands:
         """Assignments that may not be handed over any more."""
         self.tried_again: Lane[str, None] = self._quiet("tried-again", self._wake_due)
         """Tasks whose attempt failed and that wait again, perhaps due already."""
+        self.ended_past: Lane[str, None] = self._quiet("ended-past", self._tell_over)
+        """Attempts whose end was reported past the socket of their session."""
         self.capacity: Lane[store.SetCapacity, store.CapacityOutcome] = Lane(
             "capacity",
             self._call(Pool.LEASE, store.set_capacity),
@@ -70,14 +75,10 @@ class Commands:
             key=attrgetter("instance_id"),
             width=1,
         )
-        self.close: Lane[store.CloseSession, None] = Lane(
-            "close",
-            self._close_sessions,
-            is_passing=is_passing,
-            # A session closed here must end in the store, however long that is away: this node
-            # goes on beating, so nobody else would close it.
-            patience_s=float("inf"),
-            width=1,
+        # A session closed here must end in the store, however long that is away: this node goes on
+        # beating, so nobody else would close it.
+        self.close: Lane[store.CloseSession, None] = self._quiet(
+            "close", self._close_sessions, patience_s=float("inf")
         )
 
         self.cancel: Lane[operations.CancelTask, operations.TaskOutcome] = self._tasks(
@@ -103,7 +104,7 @@ class Commands:
         """Every lane, for the process to run."""
         of_sessions = (self.capacity, self.open, self.close)
         of_clients = (self.submit, self.cancel, self.retry, self.resolve, self.gates)
-        quiet = (self.give_back, self.tried_again)
+        quiet = (self.give_back, self.tried_again, self.ended_past)
         return (*self.attempts.values(), *of_sessions, *of_clients, *quiet)
 
     def stuck_s(self) -> float:
@@ -142,14 +143,17 @@ class Commands:
         }
 
     def _quiet(
-        self, name: str, execute: Callable[[Sequence[Any]], Awaitable[Sequence[None]]]
+        self,
+        name: str,
+        execute: Callable[[Sequence[Any]], Awaitable[Sequence[None]]],
+        patience_s: float = limits.SUBMIT_PATIENCE_S,
     ) -> Lane[Any, None]:
-        """What nobody waits for, and what a sweep or a scan would do later anyway."""
+        """What nobody waits for, and, but for `close`, what a sweep or a scan does later anyway."""
         return Lane(
             name,
             execute,
             is_passing=is_passing,
-            patience_s=limits.SUBMIT_PATIENCE_S,
+            patience_s=patience_s,
             width=1,
         )
 
@@ -196,7 +200,18 @@ class Commands:
             if outcome.task_state == TaskState.WAITING:
                 # A repeat too: the first answer may be lost, and the hint with it.
                 self.tried_again.offer(item.task_id, _ignore)
+            if item.instance is not None and outcome.settled and outcome.code == "ok":
+                self.ended_past.offer(item.attempt_id, _ignore)
         return outcomes
+
+    async def _tell_over(self, attempt_ids: Sequence[str]) -> Sequence[None]:
+        """The gateway of the session counts a slot that nobody else can tell it of."""
+        ended = await self._calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.holders_of_ended, attempt_ids
+        )
+        for attempt in ended:
+            self._over(attempt)
+        return [None] * len(attempt_ids)
 
     async def _return(self, items: Sequence[store.ReturnLease]) -> Sequence[None]:
         routes = await self._calls.run(

@@ -1,10 +1,10 @@
 """What a gateway tells the dispatchers and its peers through Redis, coalesced and never relied on.
 
 Three small outboxes: routes to wake, sessions whose free level changed, and notices to other nodes:
-sessions superseded, attempts that are not wanted any more. While one write is in flight the next
-gathers, so nothing waits for a timer and a burst is one entry. When Redis is away the hints stay
-(sets, bounded by the routes and sessions that there are) and go out when it is back; until then the
-dispatchers' slow twins do the work.
+sessions superseded, attempts that are not wanted any more, and those that ended past their socket.
+While one write is in flight the next gathers, so nothing waits for a timer and a burst is one
+entry. When Redis is away the hints stay (sets, bounded by the routes and sessions that there are)
+and go out when it is back; until then the dispatchers' slow twins do the work.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from gateway import limits
 from gateway.commands import RouteKey
 from runtime import failpoints
 from store.bus import Bus, BusUnavailable, CapacityLevel
-from store.dispatch import Unwanted
+from store.dispatch import Ended, Unwanted
 
 
 class HasLevel(Protocol):
@@ -43,6 +43,7 @@ class Hints:
         self._reported: dict[HasLevel, None] = {}
         self._superseded: dict[tuple[str, str], None] = {}
         self._unwanted: dict[Unwanted, None] = {}
+        self._over: dict[Ended, None] = {}
         self._reporting = asyncio.Lock()
         self.wake_due = asyncio.Event()
         self.level_due = asyncio.Event()
@@ -79,6 +80,13 @@ class Hints:
             del self._unwanted[next(iter(self._unwanted))]
         self.notice_due.set()
 
+    def over(self, attempt: Ended) -> None:
+        """An attempt that a session of another node held has ended past its socket (INV-16)."""
+        self._over[attempt] = None
+        if len(self._over) > limits.NOTICES_MAX:
+            del self._over[next(iter(self._over))]
+        self.notice_due.set()
+
     async def send_wakes(self) -> int:
         """One write of all routes gathered. Raises BusUnavailable, with nothing forgotten."""
         routes, self._routes = self._routes, {}
@@ -112,8 +120,8 @@ class Hints:
         return done
 
     async def send_notices(self) -> int:
-        """One write a superseded session, one for many unwanted attempts; each kept until it is
-        out, though the store needs it not."""
+        """One write a superseded session, one for many attempts; each kept until it is out, though
+        the store needs it not."""
         done = 0
         while self._superseded:
             notice = next(iter(self._superseded))
@@ -126,6 +134,12 @@ class Hints:
             for attempt in attempts:
                 self._unwanted.pop(attempt, None)
             done += len(attempts)
+        while self._over:
+            ended = list(islice(self._over, limits.NOTICES_WRITE_MAX))
+            await self._bus.over(ended)
+            for one in ended:
+                self._over.pop(one, None)
+            done += len(ended)
         return done
 
     async def _report(self, sessions: dict[HasLevel, None]) -> int:

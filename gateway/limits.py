@@ -70,7 +70,7 @@ NOTICES_MAX: Final = 10_000
 """Notices to other nodes kept while Redis is away; the oldest leave first, the store has them."""
 
 NOTICES_WRITE_MAX: Final = 500
-"""Unwanted attempts told in one write."""
+"""Attempts told of in one write."""
 
 # --- caches ------------------------------------------------------------------------------------
 

@@ -77,7 +77,10 @@ class Node:
         self.outlet: Final = Outlet(self.sockets, self.calls, self.stream, self.node_id, lease_ms)
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
         self.commands: Final = Commands(
-            self.calls, given_back=self.hints.wake, unwanted=self._tell_unwanted
+            self.calls,
+            given_back=self.hints.wake,
+            unwanted=self._tell_unwanted,
+            over=self._tell_over,
         )
         self.credentials: Final = Credentials(self.calls)
         self.catalog: Final = Catalog(self.calls)
@@ -289,6 +292,13 @@ class Node:
             self.outlet.cancel(attempt.session_id, attempt.attempt_id, attempt.reason)
         else:
             self.hints.unwanted(attempt)
+
+    def _tell_over(self, attempt: dispatch.Ended) -> None:
+        """Tell the node that holds an attempt's connection that it takes no slot any more."""
+        if attempt.node_id == self.node_id:
+            self.outlet.release(attempt.session_id, attempt.attempt_id)
+        else:
+            self.hints.over(attempt)
 
     # --- drain ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Literal
 
-from store.dispatch import Assignment, Unwanted
+from store.dispatch import Assignment, Ended, Unwanted
 from store.messages import (
     NOTHING_SEEN,
     Assigned,
@@ -20,6 +20,7 @@ from store.messages import (
     CapacityLevel,
     Levels,
     Message,
+    Over,
     Superseded,
     Wake,
     encode_message,
@@ -97,6 +98,13 @@ class Bus:
         entries: list[tuple[str, Message]] = [
             (self._node_key(a.node_id), Cancelled(a.session_id, a.attempt_id, a.reason))
             for a in attempts
+        ]
+        await self._append(entries, NODE_ENTRIES_MAX)
+
+    async def over(self, attempts: Sequence[Ended]) -> None:
+        """Tell gateways of attempts that ended past the sockets of their sessions."""
+        entries: list[tuple[str, Message]] = [
+            (self._node_key(a.node_id), Over(a.session_id, a.attempt_id)) for a in attempts
         ]
         await self._append(entries, NODE_ENTRIES_MAX)
 

@@ -38,6 +38,14 @@ SELECT DISTINCT r.queue_id, r.route_id FROM ready r
 WHERE r.task_id = ANY ($1) AND r.available_at <= clock_timestamp()
 """
 
+HOLDERS_OF_ENDED = """
+SELECT s.node_id, s.id, a.id FROM attempt a
+CROSS JOIN LATERAL (
+    SELECT k.node_id, k.id FROM session k
+    WHERE k.id = a.session_id AND k.closed_at IS NULL LIMIT 1) s
+WHERE a.id = ANY ($1)
+"""
+
 SESSIONS_OF_NODE = "SELECT s.id FROM session s WHERE s.node_id = $1 AND s.closed_at IS NULL"
 
 ACTIVE_QUEUES = "SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL"
@@ -106,6 +114,14 @@ class Unwanted(msgspec.Struct, frozen=True, gc=False):
     session_id: str
     attempt_id: str
     reason: Intent
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """An attempt that is over, and the node of the open session that had it last."""
+
+    node_id: str
+    session_id: str
+    attempt_id: str
 
 
 class _Retry(msgspec.Struct, frozen=True, gc=False):
@@ -225,6 +241,12 @@ async def due_of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[
     """(queue, route) of those of these tasks that wait and are due now."""
     rows = await connection.fetch(DUE_OF_TASKS, list(task_ids))
     return [(row[0], row[1]) for row in rows]
+
+
+async def holders_of_ended(connection: Connection, attempt_ids: Sequence[str]) -> list[Ended]:
+    """Where the open sessions are that had these attempts until they ended."""
+    rows = await connection.fetch(HOLDERS_OF_ENDED, list(attempt_ids))
+    return [Ended(*row) for row in rows]
 
 
 async def open_session_levels(

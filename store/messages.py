@@ -71,7 +71,14 @@ class Cancelled(msgspec.Struct, frozen=True, array_like=True, tag="cancelled"):
     reason: Intent
 
 
-NodeMessage = Assigned | Superseded | Cancelled
+class Over(msgspec.Struct, frozen=True, array_like=True, tag="over"):
+    """An attempt of this session has ended past its socket: it takes no slot any more."""
+
+    session_id: Id
+    attempt_id: Id
+
+
+NodeMessage = Assigned | Superseded | Cancelled | Over
 Message = Wake | Levels | NodeMessage
 
 _encoder = msgspec.msgpack.Encoder()

@@ -19,7 +19,7 @@ from runtime import failpoints
 from store import dispatch
 from store.bus import BusUnavailable
 from store.dispatch import Assignment, Intent
-from store.messages import NOTHING_SEEN, Assigned, Cancelled, Superseded
+from store.messages import NOTHING_SEEN, Assigned, Cancelled, Over, Superseded
 from store.proven_reader import ProvenReader
 
 _LOADS_MAX: Final = 100
@@ -86,6 +86,8 @@ class Outlet:
                 self._supersede(message.session_id)
             elif isinstance(message, Cancelled):
                 self.cancel(message.session_id, message.attempt_id, message.reason)
+            elif isinstance(message, Over):
+                self.release(message.session_id, message.attempt_id)
         self.seen = entries[-1][0]
         handed = sum(map(len, given.values()))
         self.by_stream += handed
@@ -163,6 +165,12 @@ class Outlet:
                 socket.session.release(attempt_id)
         elif socket is not None:
             socket.cancel(attempt_id, reason)
+
+    def release(self, session_id: str, attempt_id: str) -> None:
+        """An attempt has ended past its socket, so no answer here will show it."""
+        socket = self._sockets.get(session_id)
+        if socket is not None:
+            socket.release(attempt_id)
 
     def _is_new(self, assignment: Assignment) -> bool:
         """Whether it is for a session of ours and was never handed to its socket."""

@@ -226,7 +226,7 @@ class Session:
         self._slots.take(attempt_id, now)
 
     def release(self, attempt_id: str) -> None:
-        """Free the slot of an assignment that will not come."""
+        """Free the slot of an assignment that will not come, or that ended elsewhere."""
         self._slots.free(attempt_id)
 
     def assigned(self, assignments: Sequence[Assignment], now: float) -> Actions:

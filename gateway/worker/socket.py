@@ -135,6 +135,11 @@ class WorkerSocket:
         """An attempt of this session is not wanted any more."""
         self._act(self.session.cancelled(attempt_id, reason))
 
+    def release(self, attempt_id: str) -> None:
+        """An attempt of this session takes no slot any more."""
+        self.session.release(attempt_id)
+        self._hints.level_changed(self)
+
     def give_back(self, attempt_id: str) -> None:
         """Return a claimed task that was never handed over, now that none may be."""
         self._act(self.session.give_back(attempt_id))

@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.hints import HasLevel
+from store.bus import Bus
 from store.pool import Pools
 from tests.gateway.harness import (
     App,
@@ -13,9 +15,11 @@ from tests.gateway.harness import (
     Dispatcher,
     Gateway,
     Worker,
+    eventually,
     ids,
     make_app,
     new_secret,
+    running_gateway,
     submit,
     worker_on,
 )
@@ -117,6 +121,39 @@ async def test_a_superseded_instance_is_still_itself(
             # It moved nothing: the new session must still resume.
             refused = await newer.ask("task.renew", ref)
             assert refused["error"]["code"] == "resume_required"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["the same node", "another node"])
+async def test_a_report_past_the_socket_frees_the_slot_of_the_session(
+    elsewhere: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    gateway: Gateway,
+    app: App,
+    http: httpx.AsyncClient,
+    dispatcher: Dispatcher,
+    database_url: str,
+    redis_url: str,
+    cluster_name: str,
+) -> None:
+    """INV-16: the socket lives, and its lease would count for a minute more."""
+    async with running_gateway(database_url, Bus(redis_url, cluster_name)) as other:
+        home = other if elsewhere else gateway
+        async with worker_on(home, app) as worker:
+            ended, kept = await running(http, dispatcher, worker, 2)
+            session = home.node.sockets[worker.session_id].session
+            assert (session.held, session.free) == (2, 2)
+            told: list[HasLevel] = []
+            monkeypatch.setattr(home.node.hints, "level_changed", told.append)
+            (done,) = await ask(http, FINISH, worker, item(ended, DONE))
+            assert done["receipt"]["disposition"] == "APPLIED"
+            await eventually(lambda: session.held == 1)
+            assert session.holds(kept["attempt_id"])
+            assert session.free == 3
+            assert told == [home.node.sockets[worker.session_id]], "the dispatchers hear at once"
+            assert (await worker.ask("task.renew", kept))["body"]["lease"]["active"] is True
+            (late,) = await ask(http, FINISH, worker, item(kept, DONE), instance_id=ids.next())
+            assert late["error"]["code"] == "attempt_not_found"
+            assert session.held == 1, "what was refused frees nothing"
 
 
 async def test_a_foreign_instance_finds_no_such_attempt(

@@ -6,7 +6,13 @@ from typing import Any
 import asyncpg
 
 from store.commands import HELD_ATTEMPTS
-from store.dispatch import ACTIVE_QUEUES, DUE_OF_TASKS, SESSIONS_OF_NODE, UNSENT_LEASES
+from store.dispatch import (
+    ACTIVE_QUEUES,
+    DUE_OF_TASKS,
+    HOLDERS_OF_ENDED,
+    SESSIONS_OF_NODE,
+    UNSENT_LEASES,
+)
 from tests.plans.large import LARGE, Places
 
 BATCH = 100
@@ -227,6 +233,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
     levels = "SELECT * FROM session_levels_v1($1,$2)"
     reasons = ["gone"] * size
     held = size * LARGE.leases // LARGE.instances
+    (ended,) = await _columns(connection, f"SELECT id FROM attempt LIMIT {BATCH}")
     return [
         Call(
             "set capacity",
@@ -239,6 +246,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("levels of sessions", levels, ([], sessions), 2 * held),
         Call("held attempts", HELD_ATTEMPTS, (sessions,), 2 * held),
         Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000, 30_000), 2 * LARGE.leases),
+        Call("holders of ended attempts", HOLDERS_OF_ENDED, (ended,)),
         Call("sessions of a node", SESSIONS_OF_NODE, (nodes[0],), 2 * LARGE.instances),
         Call("active queues", ACTIVE_QUEUES, (), 2 * LARGE.instances),
         Call("reap nodes", "SELECT * FROM reap_nodes_v1($1)", (3_600_000,), 2 * LARGE.instances),
