@@ -127,7 +127,7 @@ class Submissions:
         command = SubmitTask(
             grant.namespace_id,
             key,
-            submit_hash(body),
+            submit_hash(body, queue.id),
             self._ids.next(),
             queue.id,
             route_id,

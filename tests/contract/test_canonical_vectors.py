@@ -86,7 +86,7 @@ def test_the_verdicts_follow_from_exact_arithmetic(pair: dict[str, str]) -> None
 
 
 def submitted(payload: str) -> bytes:
-    return submit_hash(decode_submit(submission(payload)))
+    return submit_hash(decode_submit(submission(payload)), "b" * 32)
 
 
 def finished(result: str) -> bytes:

@@ -265,6 +265,38 @@ async def batch(http: httpx.AsyncClient, items: list[Any]) -> list[dict[str, Any
     return results
 
 
+@pytest.mark.parametrize("id_first", [False, True], ids=["name first", "id first"])
+@pytest.mark.parametrize("sends", ["single", "batch", "one batch"])
+async def test_a_queue_means_the_same_by_name_and_by_id(
+    http: httpx.AsyncClient, app: App, id_first: bool, sends: str
+) -> None:
+    """OP-41, OP-42: a repeat that spells its queue otherwise is a repeat."""
+    names = [app.queue, app.queue_id]
+    first, second = reversed(names) if id_first else names
+    items = [submission(queue=name) | {"submission_key": "k"} for name in (first, second)]
+    if sends == "single":
+        answers = [await submit(http, "k", first), await submit(http, "k", second)]
+        statuses = [answer.status_code for answer in answers]
+        ids = {answer.json()["data"]["id"] for answer in answers}
+    else:
+        together = sends == "one batch"
+        batches = [items] if together else [[item] for item in items]
+        results = [result for some in batches for result in await batch(http, some)]
+        statuses = [result["status"] for result in results]
+        ids = {result["id"] for result in results}
+    assert statuses == [201, 200]
+    assert len(ids) == 1
+
+
+async def test_the_same_key_for_another_queue_is_a_conflict(
+    http: httpx.AsyncClient, app: App
+) -> None:
+    made = await http.post("/v1/queues", json={"name": "other"})
+    assert made.status_code in (200, 201), made.text
+    assert (await submit(http, "k", app.queue)).status_code == 201
+    assert error_of(await submit(http, "k", "other")) == (409, "idempotency_conflict")
+
+
 async def test_a_batch_is_judged_item_by_item(http: httpx.AsyncClient) -> None:
     """R-108, OP-45."""
     results = await batch(

@@ -179,9 +179,10 @@ def is_key(text: str) -> bool:
     )
 
 
-def submit_hash(body: SubmitBody) -> bytes:
+def submit_hash(body: SubmitBody, queue_id: str) -> bytes:
     """The meaning of a submission (OP-42), 32 bytes; the key is its name and not part of it.
 
+    A queue's name and its id mean the same, so what counts is the id that it was found under.
     Defaults are filled in, so leaving one out and writing it down mean the same. Without
     `available_at` the task is due at its acceptance, whenever that is: the hash holds a word.
     """
@@ -190,7 +191,7 @@ def submit_hash(body: SubmitBody) -> bytes:
         deadline_at = available_at + timedelta(seconds=DEADLINE_DEFAULT_S)
     retry = body.retry
     parts: dict[str, object] = {
-        "queue": body.queue,
+        "queue": queue_id,
         "handler": body.handler,
         "handler_version": body.handler_version,
         "payload_version": body.payload_version,

@@ -297,7 +297,7 @@ def test_what_a_client_encodes_is_what_the_server_takes() -> None:
     assert b"priority" not in data
     taken = decode_submit(data)
     assert taken.available_at == sent.available_at
-    assert submit_hash(taken) == submit_hash(sent)
+    assert meaning(taken) == meaning(sent)
 
 
 # The batch
@@ -364,7 +364,7 @@ def test_an_item_means_what_the_same_submission_means() -> None:
     item = decode_batch_item(body(submission_key="k"))
     assert isinstance(item, BatchSubmitItem)
     assert item.submission_key == "k"
-    assert submit_hash(item) == submit_hash(decode_submit(body()))
+    assert meaning(item) == meaning(decode_submit(body()))
 
 
 @given(st.text(max_size=4) | st.text("a~! \x7f\n\u00e9", max_size=130))
@@ -385,10 +385,20 @@ def test_a_key_is_visible_ascii(text: str) -> None:
 # The meaning
 
 
+def meaning(item: SubmitBody) -> bytes:
+    return submit_hash(item, "b" * 32)
+
+
+def test_a_queue_is_what_it_was_found_as() -> None:
+    """OP-42: its name and its id mean the same, another queue does not."""
+    named, known = decode_submit(body(queue="mail")), decode_submit(body(queue="b" * 32))
+    assert meaning(named) == meaning(known)
+    assert submit_hash(named, "c" * 32) != meaning(named)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"queue": "other"},
         {"handler": "other"},
         {"handler_version": "2"},
         {"payload_version": "2"},
@@ -407,7 +417,7 @@ def test_a_key_is_visible_ascii(text: str) -> None:
 )
 def test_each_field_is_part_of_the_meaning(changes: dict[str, Any]) -> None:
     """R-092, OP-42: the same key with any of these is a conflict."""
-    assert submit_hash(decode_submit(body(**changes))) != submit_hash(decode_submit(body()))
+    assert meaning(decode_submit(body(**changes))) != meaning(decode_submit(body()))
 
 
 @pytest.mark.parametrize(
@@ -421,7 +431,7 @@ def test_each_field_is_part_of_the_meaning(changes: dict[str, Any]) -> None:
 )
 def test_two_spellings_of_one_meaning(one: dict[str, Any], other: dict[str, Any]) -> None:
     """R-091, OP-42: a default, a fraction of zero, another form of a number."""
-    assert submit_hash(decode_submit(body(**one))) == submit_hash(decode_submit(body(**other)))
+    assert meaning(decode_submit(body(**one))) == meaning(decode_submit(body(**other)))
 
 
 def test_defaults_written_out_change_nothing() -> None:
@@ -436,7 +446,7 @@ def test_defaults_written_out_change_nothing() -> None:
         **dict(reversed(LEAST.items())),
     }
     one = decode_submit(json.dumps(LEAST, separators=(",", ":")).encode())
-    assert submit_hash(decode_submit(json.dumps(spelled, indent=2).encode())) == submit_hash(one)
+    assert meaning(decode_submit(json.dumps(spelled, indent=2).encode())) == meaning(one)
 
 
 def test_the_meaning_of_a_finish() -> None:
