@@ -7,7 +7,7 @@ lease that is to be over is put over in the database instead of waiting for it.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,9 @@ SOON_S = 2.0
 """At once, on a busy machine. A lease is fifteen times as long: nothing can have waited for one."""
 
 
+FRESH = httpx.Limits(keepalive_expiry=1.0)
+"""No request goes out on a connection that the gateway may be about to close as idle."""
+
 _CUT = (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError)
 
 
@@ -54,18 +57,23 @@ class House:
     acked: int = 0
     https: list[httpx.AsyncClient] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._turns = _in_turn(self.https)
+
     async def submit(self, count: int, **changes: Any) -> list[str]:
-        """Submit in one batch; every one is accepted."""
+        """Submit so many that are alike; every one is accepted."""
+        return await self.submit_all([submission(self.app.queue, **changes)] * count)
+
+    async def submit_all(self, items: Sequence[dict[str, object]]) -> list[str]:
+        """Submit these, through one gateway after the other; every one is accepted."""
         made: list[str] = []
-        for start in range(0, count, 500):
-            items = [
-                submission(self.app.queue, **changes) | {"submission_key": ids.next()}
-                for _ in range(min(500, count - start))
-            ]
-            answer = await self.https[0].post("/v1/tasks:batchSubmit", json={"items": items})
+        for start in range(0, len(items), 500):
+            part = [item | {"submission_key": ids.next()} for item in items[start : start + 500]]
+            http = next(self._turns)
+            answer = await http.post("/v1/tasks:batchSubmit", json={"items": part})
             assert answer.status_code == 200, answer.text
             made += [row["id"] for row in answer.json()["data"]["results"]]
-        self.acked += count
+        self.acked += len(items)
         return made
 
     async def fetchval(self, statement: str, *args: Any) -> Any:
@@ -74,6 +82,10 @@ class House:
             while True:
                 with contextlib.suppress(OSError, asyncpg.InterfaceError, *_CUT):
                     return await self.pools.background.fetchval(statement, *args)
+
+    async def rows(self, statement: str, *args: Any) -> list[Any]:
+        """What the database says, when nothing is wrong with it."""
+        return list(await self.pools.background.fetch(statement, *args))
 
     async def until(self, statement: str, wanted: Any, *args: Any, timeout_s: float = 20) -> None:
         """Wait until the database answers so."""
@@ -102,14 +114,23 @@ class House:
 
     @asynccontextmanager
     async def crew(
-        self, count: int = 2, capacity: int = 16, work_s: float = 0.0
+        self,
+        count: int = 3,
+        capacity: int = 16,
+        work_s: float = 0.0,
+        gate: asyncio.Event | None = None,
     ) -> AsyncIterator[Counter[str]]:
-        """Workers of the SDK, each on a gateway in turn; how often a task really began, by id."""
+        """Workers of the SDK, each on a gateway in turn; how often a task really began, by id.
+
+        What has begun ends after `work_s`, and not while the gate is there and not set.
+        """
         runs: Counter[str] = Counter()
 
         async def send(context: orbit_sdk.TaskContext) -> None:
             runs[context.task_id] += 1
             await asyncio.sleep(work_s)
+            if gate is not None:
+                await gate.wait()
 
         workers = []
         for place in range(count):
@@ -128,6 +149,11 @@ class House:
     async def balanced(self) -> None:
         async with self.pools.background.acquire() as connection:
             await balanced(connection, self.acked)
+
+
+def _in_turn(https: list[httpx.AsyncClient]) -> Iterator[httpx.AsyncClient]:
+    while True:
+        yield from tuple(https)
 
 
 async def take(worker: Worker, count: int, timeout_s: float = 15.0) -> list[Assigned]:
@@ -168,7 +194,7 @@ async def open_house(
     redis_url: str,
     cluster: str,
     *,
-    gateways: int = 1,
+    gateways: int = 3,
     dispatchers: int = 1,
     lease_ms: int = LONG_LEASE_MS,
 ) -> AsyncIterator[House]:
@@ -190,7 +216,9 @@ async def open_house(
             running = run_gateway(database_url, Bus(redis_url, cluster), lease_ms=lease_ms)
             gateway = await stack.enter_async_context(running)
             house.gateways.append(gateway)
-            client = httpx.AsyncClient(base_url=gateway.url, headers=app.headers, timeout=15)
+            client = httpx.AsyncClient(
+                base_url=gateway.url, headers=app.headers, timeout=15, limits=FRESH
+            )
             house.https.append(await stack.enter_async_context(client))
         await stack.enter_async_context(house.dispatching(dispatchers))
         try:

@@ -15,6 +15,8 @@ _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(time.time_ns()))
 SEED = int(os.environ.get("ORBIT_RACE_SEED", "0")) or crc32(_RUN.encode()) % 1_000_000
 CHEAP = max(100, REPEATS)
 """Repeats of a race inside one process."""
+IS_FULL = REPEATS >= 100
+"""Whether races that could be smaller are run at their full size."""
 
 
 def seeds() -> list[int]:

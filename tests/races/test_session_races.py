@@ -5,15 +5,22 @@ seconds happened by an event and not because a lease ran out.
 """
 
 import asyncio
+import functools
 import json
+import statistics
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 
 from runtime import failpoints
-from tests.gateway.harness import Assigned, Worker, ids, make_app, worker_on
+from store import commands
+from store.commands import FinishCommand
+from tests.gateway.harness import Assigned, Worker, eventually, ids, make_app, worker_on
 from tests.races.house import (
     AT_ONCE,
     SOON_S,
@@ -25,7 +32,7 @@ from tests.races.house import (
     take,
     work_off,
 )
-from tests.races.repeats import CHEAP
+from tests.races.repeats import CHEAP, IS_FULL
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -121,12 +128,59 @@ async def test_b08_late_reports_get_a_final_answer_and_free_their_slots(house: H
                 answer = await finish(worker, item)
                 assert answer["body"]["receipt"]["disposition"] == "EVIDENCE_ONLY"
                 assert answer["body"]["lease"] | {"active": False} == answer["body"]["lease"]
-            began = time.monotonic()
             await house.submit(50)
-            fresh = await take(worker, 50)
-            assert time.monotonic() - began < SOON_S
-            for item in fresh:
+            for item in await take(worker, 50):
                 await run(worker, item)
+
+
+async def test_b08_no_report_is_repeated_for_ever(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-8, INV-13: the worker of the SDK reports fifty lapsed attempts, each at most twice; then
+    all fifty slots take new work, within a second of its submission by the database's clock."""
+    reports: Counter[str] = Counter()
+    really = commands.finish_attempts
+
+    @functools.wraps(really)
+    async def finish_attempts(db: Any, batch: Sequence[FinishCommand], **more: Any) -> Any:
+        reports.update(command.attempt_id for command in batch)
+        return await really(db, batch, **more)
+
+    monkeypatch.setattr(commands, "finish_attempts", finish_attempts)
+    gate = asyncio.Event()
+    slowest = []
+    async with house.crew(count=1, capacity=50, gate=gate) as runs:
+        for _ in range(CHEAP // 20):
+            gate.clear()
+            tasks = await house.submit(50, retry=AT_ONCE | {"max_attempts": 1})
+            await eventually(partial(_all_begun, runs, tasks))
+            slowest.append(await house.fetchval(WAITED, tasks))
+            held = await house.rows("SELECT attempt_id FROM lease")
+            await house.put_over([str(row[0]) for row in held])
+            await house.until("SELECT count(*) FROM lease", 0)
+            gate.set()
+            await house.until(LATE_REPORTS, 50, [row[0] for row in held])
+        gate.clear()
+        tasks = await house.submit(50)
+        await eventually(partial(_all_begun, runs, tasks))
+        slowest.append(await house.fetchval(WAITED, tasks))
+        gate.set()
+        await house.until("SELECT count(*) FROM task WHERE state IS NULL", 0)
+    assert set(reports.values()) <= {1, 2}
+    assert statistics.median(slowest) < 1.0, slowest
+
+
+LATE_REPORTS = (
+    "SELECT count(*) FROM evidence WHERE operation = 'finish' AND attempt_id = ANY ($1::uuid[])"
+)
+WAITED = (
+    "SELECT max(extract(epoch FROM l.granted_at - t.created_at))::float FROM lease l"
+    " JOIN task t ON t.id = l.task_id WHERE t.id = ANY ($1::uuid[])"
+)
+
+
+def _all_begun(runs: Counter[str], tasks: list[str]) -> bool:
+    return all(runs[task] for task in tasks)
 
 
 async def test_b09_a_draining_worker_keeps_its_leases_and_gets_nothing_new(house: House) -> None:
@@ -161,7 +215,7 @@ async def test_b09_a_draining_worker_keeps_its_leases_and_gets_nothing_new(house
 
 async def test_b10_nothing_ends_a_drain(house_of: OpenHouse) -> None:
     """INV-12, INV-15: not a later sequence, not an equal or lower one, not another gateway."""
-    async with house_of(gateways=2) as house, worker_on(house.gateways[0], house.app) as other:
+    async with house_of() as house, worker_on(house.gateways[0], house.app) as other:
         for _ in range(CHEAP // 5):
             async with worker_on(house.gateways[0], house.app) as drained:
                 drain = {"sequence": "5", "capacity": 4, "drain": True}
@@ -183,10 +237,10 @@ async def test_b10_nothing_ends_a_drain(house_of: OpenHouse) -> None:
 async def test_b11_an_old_session_is_told_so_and_changes_no_lease(house_of: OpenHouse) -> None:
     """INV-19, INV-21: a renewal on the old socket meets the hello on the new one."""
     lease = "SELECT lease_until FROM lease WHERE attempt_id = $1"
-    async with house_of(gateways=2) as house:
+    async with house_of() as house:
         refused = 0
         for turn in range(CHEAP // 2):
-            old_gateway, new_gateway = house.gateways[turn % 2], house.gateways[1 - turn % 2]
+            old_gateway, new_gateway = house.gateways[turn % 3], house.gateways[(turn + 1) % 3]
             async with worker_on(old_gateway, house.app, hello=False) as old:
                 await old.hello(capacity=1)
                 await house.submit(1)
@@ -312,6 +366,39 @@ async def test_b20_short_tasks_pass_a_busy_worker_by(house: House) -> None:
         await finish(busy, long)
 
 
+async def test_b22_a_task_cancelled_before_its_start_holds_no_slot(house: House) -> None:
+    """INV-13, INV-18: fifty assigned tasks at a time are cancelled through all gateways, and none
+    of them may start; as many new ones then fill every slot of the worker at once."""
+    async with worker_on(house.gateways[0], house.app, hello=False) as worker:
+        await worker.hello(capacity=50)
+        session = house.gateways[0].node.sockets[worker.session_id].session
+        for _ in range(20 if IS_FULL else 2):
+            await house.submit(50)
+            held = await take(worker, 50)
+            answers = await asyncio.gather(
+                *(
+                    house.https[place % 3].post(
+                        f"/v1/tasks/{item.ref['task_id']}:cancel",
+                        json={"reason": "race"},
+                        headers={"Idempotency-Key": ids.next()},
+                    )
+                    for place, item in enumerate(held)
+                )
+            )
+            assert {answer.status_code for answer in answers} == {200}
+            for item in held:
+                refused = await worker.ask("task.start", item.ref)
+                assert refused["body"]["receipt"]["disposition"] == "EVIDENCE_ONLY"
+                assert refused["body"]["lease"]["state"] == "CANCELLED"
+            assert (session.held, session.free) == (0, 50)
+            await house.submit(50)
+            for item in await take(worker, 50):
+                await run(worker, item)
+    states = await house.rows("SELECT state, attempt_count, count(*) FROM task GROUP BY 1, 2")
+    half = 1_000 if IS_FULL else 100
+    assert {tuple(row) for row in states} == {("CANCELLED", 0, half), ("SUCCEEDED", 1, half)}
+
+
 async def test_b22_a_refused_start_holds_no_slot_for_good(house_of: OpenHouse, seed: int) -> None:
     """INV-13, INV-18: the queue is paused between assignment and start; then it goes on."""
     async with house_of(lease_ms=1_000) as house:
@@ -331,19 +418,34 @@ async def test_b22_a_refused_start_holds_no_slot_for_good(house_of: OpenHouse, s
 
 
 async def test_b23_what_was_assigned_to_a_closed_session_goes_elsewhere_at_once(
-    house: House,
+    by_event_alone: Callable[[], None], house: House
 ) -> None:
-    """INV-16, INV-17: ten unstarted tasks, another session, no lease to wait for."""
-    for _ in range(CHEAP // 5):
-        async with worker_on(house.gateways[0], house.app, hello=False) as leaving:
+    """INV-16, INV-17: ten unstarted tasks, a session on another gateway, and neither a lease to
+    wait for nor a scan that could find them: each is offered again because the session closed.
+
+    By the database's clock the slowest of ten follows the close within a second: in the middle of
+    all rounds, for a busy machine may hold up any one of them.
+    """
+    slowest = []
+    for turn in range(CHEAP // 5):
+        here, there = house.gateways[turn % 3], house.gateways[(turn + 1) % 3]
+        async with worker_on(here, house.app, hello=False) as leaving:
             await leaving.hello(capacity=10)
             await house.submit(10)
             await take(leaving, 10)
-            async with worker_on(house.gateways[0], house.app, hello=False) as staying:
+            by_event_alone()
+            async with worker_on(there, house.app, hello=False) as staying:
                 await staying.hello(capacity=10)
-                began = time.monotonic()
                 await leaving.socket.close()
-                for item in await take(staying, 10):
-                    assert item.ref["epoch"] == "2"
+                again = await take(staying, 10)
+                assert {item.ref["epoch"] for item in again} == {"2"}
+                slowest.append(await house.fetchval(AFTER_CLOSE, leaving.session_id))
+                for item in again:
                     await run(staying, item)
-                assert time.monotonic() - began < SOON_S
+    assert statistics.median(slowest) < 1.0, slowest
+
+
+AFTER_CLOSE = (
+    "SELECT max(extract(epoch FROM l.granted_at - s.closed_at))::float FROM lease l, session s"
+    " WHERE s.id = $1"
+)
