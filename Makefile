@@ -73,7 +73,8 @@ bench: setup ## measure full lives a second and dispatch latency on this machine
 
 .PHONY: races
 races: setup ## run each race of tests/races 100 times, stop at the first failure (its name has the seed)
-	ORBIT_RACE_REPEATS=$${ORBIT_RACE_REPEATS:-100} $(BIN)/python -m pytest -x -p no:randomly tests/races $(ARGS)
+	ORBIT_RACE_REPEATS=$${ORBIT_RACE_REPEATS:-100} \
+	    $(BIN)/python -m pytest -n $(or $(PROCESSES),6) -x -p no:randomly tests/races $(ARGS)
 
 .PHONY: campaign
 campaign: setup ## kill gateways, dispatchers, workers and stores under load, then balance the books

@@ -107,9 +107,14 @@ class LocalCluster:
     @property
     def url(self) -> str:
         """The address of the cluster: the balancer before all gateways."""
+        return f"http://{LOOPBACK}:{self.balancer.port}"
+
+    @property
+    def balancer(self) -> ThreadedBalancer:
+        """What stands before all gateways."""
         if self._balancer is None:
             raise ProcessFailed("the cluster is not started")
-        return f"http://{LOOPBACK}:{self._balancer.port}"
+        return self._balancer
 
     @property
     def nodes(self) -> list[Node]:

@@ -28,7 +28,7 @@ POSTGRES_SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "64MB",
-    "max_connections": "200",
+    "max_connections": "400",
 }
 
 

@@ -19,7 +19,8 @@ from tests.store.world import World
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" in metafunc.fixturenames:
+    chosen = metafunc.definition.iter_markers("parametrize")
+    if "seed" in metafunc.fixturenames and not any("seed" in mark.args[0] for mark in chosen):
         metafunc.parametrize("seed", seeds(), ids=[f"seed{seed}" for seed in seeds()])
 
 

@@ -1,13 +1,18 @@
-"""How often a race is run, and from which seed.
+"""How often a race is run, from which seed, and how large.
 
 Races that cost milliseconds are always run in full. Those that need processes are run
 ORBIT_RACE_REPEATS times; each repeat is a test case of its own whose name carries its seed, so a
-failure names what replays it: ORBIT_RACE_SEED=<seed> ORBIT_RACE_REPEATS=1.
+failure names what replays it: ORBIT_RACE_SEED=<seed> ORBIT_RACE_REPEATS=1 (100 and -k <seed> for a
+repeat of full size). A race that is tried at each of many steps shares the repeats among them.
+ORBIT_RACE_OUTAGE_S makes the one long outage of a release run that long; 600 is what a release
+wants.
 """
 
 import os
 import time
 from zlib import crc32
+
+import pytest
 
 REPEATS = int(os.environ.get("ORBIT_RACE_REPEATS", "1"))
 # One for all processes of a parallel run, else they would collect different tests.
@@ -18,7 +23,27 @@ CHEAP = max(100, REPEATS)
 IS_FULL = REPEATS >= 100
 """Whether races that could be smaller are run at their full size."""
 
+STEP_REPEATS_MIN = 4
+"""Repeats of one step of many, where there are so many repeats at all."""
 
-def seeds() -> list[int]:
-    """One for each repeat."""
-    return list(range(SEED, SEED + REPEATS))
+OUTAGE_S = float(os.environ.get("ORBIT_RACE_OUTAGE_S", "0"))
+"""How long the gateways stay away in the long outage; 0 leaves it out."""
+
+_FULL_SIZE_EVERY = 10
+
+
+def seeds(parts: int = 1) -> list[int]:
+    """One for each repeat of one part of a race that has so many."""
+    repeats = max(-(-REPEATS // parts), min(REPEATS, STEP_REPEATS_MIN))
+    return list(range(SEED, SEED + repeats))
+
+
+def sharing_repeats(parts: int) -> pytest.MarkDecorator:
+    """Parametrizes `seed` for a test that is one of so many parts of its race."""
+    chosen = seeds(parts)
+    return pytest.mark.parametrize("seed", chosen, ids=[f"seed{seed}" for seed in chosen])
+
+
+def size(seed: int, small: int, full: int) -> int:
+    """How large this repeat is: every tenth of a full run has full size."""
+    return full if IS_FULL and seed % _FULL_SIZE_EVERY == 0 else small
