@@ -36,9 +36,8 @@ class Commands:
         unwanted: Callable[[dispatch.Unwanted], None],
         over: Callable[[dispatch.Ended], None],
     ) -> None:
-        """`given_back` hears of routes where a task waits again, by a closed session or a retry;
-        `unwanted` hears of attempts that were taken back, or are to stop; `over` of those that
-        ended past the socket of their session."""
+        """`given_back` hears of routes where a task waits again; `unwanted` of attempts that are
+        taken back or to stop, `over` of those that ended past the socket of their session."""
         order = Order()
         self._calls = calls
         self._given_back = given_back

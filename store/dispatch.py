@@ -38,14 +38,6 @@ SELECT DISTINCT r.queue_id, r.route_id FROM ready r
 WHERE r.task_id = ANY ($1) AND r.available_at <= clock_timestamp()
 """
 
-HOLDERS_OF_ENDED = """
-SELECT s.node_id, s.id, a.id FROM attempt a
-CROSS JOIN LATERAL (
-    SELECT k.node_id, k.id FROM session k
-    WHERE k.id = a.session_id AND k.closed_at IS NULL LIMIT 1) s
-WHERE a.id = ANY ($1)
-"""
-
 SESSIONS_OF_NODE = "SELECT s.id FROM session s WHERE s.node_id = $1 AND s.closed_at IS NULL"
 
 ACTIVE_QUEUES = "SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL"
@@ -245,7 +237,7 @@ async def due_of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[
 
 async def holders_of_ended(connection: Connection, attempt_ids: Sequence[str]) -> list[Ended]:
     """Where the open sessions are that had these attempts until they ended."""
-    rows = await connection.fetch(HOLDERS_OF_ENDED, list(attempt_ids))
+    rows = await connection.fetch("SELECT * FROM ended_holders_v1($1)", list(attempt_ids))
     return [Ended(*row) for row in rows]
 
 

@@ -9,7 +9,6 @@ from store.commands import HELD_ATTEMPTS
 from store.dispatch import (
     ACTIVE_QUEUES,
     DUE_OF_TASKS,
-    HOLDERS_OF_ENDED,
     SESSIONS_OF_NODE,
     UNSENT_LEASES,
 )
@@ -246,7 +245,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("levels of sessions", levels, ([], sessions), 2 * held),
         Call("held attempts", HELD_ATTEMPTS, (sessions,), 2 * held),
         Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000, 30_000), 2 * LARGE.leases),
-        Call("holders of ended attempts", HOLDERS_OF_ENDED, (ended,)),
+        Call("holders of ended attempts", "SELECT * FROM ended_holders_v1($1)", (ended,)),
         Call("sessions of a node", SESSIONS_OF_NODE, (nodes[0],), 2 * LARGE.instances),
         Call("active queues", ACTIVE_QUEUES, (), 2 * LARGE.instances),
         Call("reap nodes", "SELECT * FROM reap_nodes_v1($1)", (3_600_000,), 2 * LARGE.instances),
