@@ -9,11 +9,11 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tests.transcripts.scenes import Scene
-from tests.transcripts.stage import Frame, Line
+from tests.transcripts.stage import Acted, Frame, Line
 
 PAGE_FILE = Path(__file__).parents[2] / "docs" / "transcripts.md"
 WIDTH = 118
@@ -26,9 +26,19 @@ words are explained in [protocol.md](protocol.md).
 
 Every frame is one of the contract. Ids and times were replaced: an id begins with what it names
 (`7a5c` task, `a77e` attempt, `5e55` session, `1257` instance, `0bee` queue, `4a3e` namespace, `c1`
-message of a worker, `5e` message of a gateway), and a time is a second later than the one before
-it, so that one sees what is equal and what is later, and not by how much.
+message of a worker, `17e3` item of one, `5e` message of a gateway), and a time is a second later
+than the one before it, so that one sees what is equal and what is later, and not by how much.
 """
+
+PARTS = {
+    "v1": """\
+One message a frame, and one answer to each.
+""",
+    "v2": """\
+The same in batches, each item judged alone, with `protocol_version` `"2"`. Hello, welcome and
+capacity are otherwise those of v1, so only what differs is shown here.
+""",
+}
 
 KINDS = {
     "task_id": "7a5c",
@@ -37,6 +47,7 @@ KINDS = {
     "instance_id": "1257",
     "queue_id": "0bee",
     "namespace_id": "4a3e",
+    "message_id": "17e3",
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 SECRETS = ("instance_secret", "lease_secret")
@@ -63,12 +74,11 @@ class Replacer:
         return Line(line.way, self._frame(line.said, sender))
 
     def _frame(self, frame: Frame, sender: str) -> Frame:
-        frame = dict(frame)
-        frame["message_id"] = self._id(sender, frame["message_id"])
-        if "reply_to" in frame:
-            frame["reply_to"] = self._id("", frame["reply_to"])
-        replaced: Frame = self._value(frame, "")
-        return replaced
+        own = {"message_id": sender, "reply_to": ""}
+        return {
+            name: self._id(own[name], item) if name in own else self._value(item, name)
+            for name, item in frame.items()
+        }
 
     def _value(self, value: Any, name: str) -> Any:
         if isinstance(value, dict):
@@ -99,6 +109,8 @@ class Replacer:
 def _times(value: Any) -> list[str]:
     if isinstance(value, dict):
         return [text for item in value.values() for text in _times(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in _times(item)]
     return [value] if isinstance(value, str) and TIME.fullmatch(value) else []
 
 
@@ -108,13 +120,16 @@ def replaced(lines: Sequence[Line]) -> list[Line]:
     return [replacer.line(line) for line in lines]
 
 
-def page(scenes: Sequence[tuple[Scene, Sequence[Line]]]) -> str:
-    """The whole page."""
+def page(acted: Sequence[Acted]) -> str:
+    """The whole page: a part a version, a section a scene."""
     parts = [HEAD]
-    for scene, lines in scenes:
-        heading, _, text = inspect.cleandoc(scene.__doc__ or "").partition("\n\n")
-        parts.append(f"## {heading[0].upper()}{heading[1:]}\n\n{text}\n")
-        parts.append("```\n" + "\n".join(_shown(line) for line in replaced(lines)) + "\n```\n")
+    for version, scenes in groupby(acted, lambda scene: scene.version):
+        parts.append(f"## {version.subprotocol}\n\n{PARTS[version.name]}")
+        for scene in scenes:
+            heading, _, text = inspect.cleandoc(scene.text).partition("\n\n")
+            lines = "\n".join(_shown(line) for line in replaced(scene.lines))
+            parts.append(f"### {heading[0].upper()}{heading[1:]}\n\n{text}\n")
+            parts.append(f"```\n{lines}\n```\n")
     return "\n".join(parts)
 
 
@@ -124,11 +139,13 @@ def _shown(line: Line) -> str:
 
 
 def _json(value: Any, indent: int) -> str:
-    """JSON that breaks an object into lines only where it does not fit into one."""
+    """JSON that breaks an object or a list into lines only where it does not fit into one."""
     flat = json.dumps(value, ensure_ascii=False)
-    if len(flat) + indent <= WIDTH or not isinstance(value, dict):
+    if len(flat) + indent <= WIDTH or not isinstance(value, dict | list):
         return flat
     margin = " " * (indent + 1)
+    if isinstance(value, list):
+        return f"[\n{margin}" + f",\n{margin}".join(_json(i, indent + 1) for i in value) + "]"
     rows: list[str] = []
     for key, item in value.items():
         text = f"{json.dumps(key)}: {_json(item, indent + 1)}"

@@ -5,7 +5,7 @@ and share no code with the SDK.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +14,14 @@ import httpx
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from orbit_sdk.conformance.bench import SUBPROTOCOL, WORKER_PATH
-from orbit_sdk.conformance.contract import Contract
+from orbit_sdk.conformance.contract import V1, V2, VERSIONS, Contract, Version
 from orbit_sdk.conformance.peer import Attempt, Instance, Peer
+from orbit_sdk.conformance.target import WORKER_PATH
 
 HANDLER = {"handler": "mail.send", "handler_version": "1", "payload_version": "1"}
+TRIES = 20
 Frame = dict[str, Any]
+Leave = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,16 @@ class Line:
     way: str
     """Who says it to whom, as in `worker → gateway`."""
     said: Frame | str
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """One scene that was acted."""
+
+    version: Version
+    text: str
+    """Its heading and what it shows."""
+    lines: list[Line]
 
 
 @dataclass
@@ -41,6 +53,8 @@ class Stage:
     queue_id: str
     http: httpx.AsyncClient
     opened: AsyncExitStack
+    leave: Leave
+    """Tell the second gateway to stop."""
     lines: list[Line] = field(default_factory=list)
     instance: Instance = field(default_factory=Instance)
 
@@ -49,25 +63,38 @@ class Stage:
         return {"Authorization": f"Bearer {self.credential}"}
 
     async def connect(
-        self, worker: str = "worker", gateway: str = "gateway", node: int = 0
+        self,
+        worker: str = "worker",
+        gateway: str = "gateway",
+        node: int = 0,
+        version: Version = V1,
     ) -> Peer:
-        """An upgraded connection, named as the transcript will name its ends."""
+        """An upgraded connection, named as the transcript will name its ends.
+
+        For v2 both versions are offered.
+        """
+        offered = [V1.subprotocol] if version is V1 else [V2.subprotocol, V1.subprotocol]
         socket = await self.opened.enter_async_context(
             connect(
                 self.nodes[node].replace("http", "ws", 1) + WORKER_PATH,
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                subprotocols=[Subprotocol(name) for name in offered],
                 additional_headers=self._headers,
                 compression=None,
                 close_timeout=1,
             )
         )
+        chosen = next(each for each in VERSIONS if each.subprotocol == socket.subprotocol)
+        assert chosen is version
         ways = {"worker": f"{worker} → {gateway}", "server": f"{gateway} → {worker}"}
 
         def told(who: str, frame: Frame) -> None:
             known = "type" in frame
             self.lines.append(Line(ways[who], frame if known else str(frame.get("text"))))
 
-        return Peer(socket, Contract(), self.instance, told)
+        if version is not V1:
+            self.lines.append(Line(ways["worker"], f"(upgrade, offers {', '.join(offered)})"))
+            self.lines.append(Line(ways["server"], f"(101, takes {chosen.subprotocol})"))
+        return Peer(socket, Contract(version), self.instance, told)
 
     async def hello(self, peer: Peer, capacity: int = 1) -> None:
         """hello and welcome."""
@@ -89,12 +116,14 @@ class Stage:
         gateway: str = "gateway",
         node: int = 0,
         *,
+        version: Version = V1,
+        capacity: int = 1,
         shown: bool = False,
     ) -> Peer:
         """A connection that is welcome; what was said so far is only shown where it matters."""
-        peer = await self.connect(worker, gateway, node)
         before = len(self.lines)
-        await self.hello(peer)
+        peer = await self.connect(worker, gateway, node, version)
+        await self.hello(peer, capacity)
         if not shown:
             del self.lines[before:]
         return peer
@@ -111,7 +140,10 @@ class Stage:
 
     async def submit(self, **changes: object) -> str:
         """A client submits a task; its id."""
-        body = {
+        return str((await self._post("/v1/tasks", self._submission(**changes)))["id"])
+
+    def _submission(self, **changes: object) -> Frame:
+        return {
             "queue": "default",
             **HANDLER,
             "payload": {"to": "a@example.org"},
@@ -124,12 +156,41 @@ class Stage:
             },
             **changes,
         }
-        return str((await self._post("/v1/tasks", body))["id"])
 
     async def cancel(self, task_id: str) -> None:
         """A client asks to cancel the task."""
         await self._post(f"/v1/tasks/{task_id}:cancel", {"reason": "The order was withdrawn."})
         self.lines.append(Line("client", "(cancels the task over HTTP; 202: the intent is saved)"))
+
+    async def assigned_at_once(self, peer: Peer, count: int, **changes: object) -> list[Attempt]:
+        """So many tasks that are submitted together, and reach the worker in one frame.
+
+        How many come in a frame is the server's choice; the run is shown in which it is all.
+        """
+        for _ in range(TRIES):
+            before = len(self.lines)
+            items = [
+                {**self._submission(**changes), "submission_key": Instance().id}
+                for _ in range(count)
+            ]
+            await self._post("/v1/tasks:batchSubmit", {"items": items})
+            attempts = [await peer.assignment() for _ in range(count)]
+            if len(self.lines) == before + 1:
+                return attempts
+            for attempt in attempts:
+                await peer.start(attempt)
+                await peer.finish(attempt)
+            del self.lines[before:]
+        raise AssertionError(f"{count} tasks never came in one frame")
+
+    async def started_at_once(self, peer: Peer, count: int, **changes: object) -> list[Attempt]:
+        """The same, started; nothing of it is shown."""
+        before = len(self.lines)
+        attempts = await self.assigned_at_once(peer, count, **changes)
+        for attempt in attempts:
+            await peer.start(attempt)
+        del self.lines[before:]
+        return attempts
 
     async def started(self, peer: Peer, **changes: object) -> Attempt:
         """A task that is submitted, assigned and started."""
@@ -154,9 +215,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage_on(nodes: tuple[str, str], credential: str) -> AsyncIterator[Stage]:
+async def stage_on(nodes: tuple[str, str], credential: str, leave: Leave) -> AsyncIterator[Stage]:
     """A stage on two running gateways; every connection is closed at the end."""
     async with httpx.AsyncClient(timeout=30) as http, AsyncExitStack() as opened:
         headers = {"Authorization": f"Bearer {credential}"}
         answer = await http.get(nodes[0] + "/v1/queues/default", headers=headers)
-        yield Stage(nodes, credential, answer.json()["data"]["id"], http, opened)
+        yield Stage(nodes, credential, answer.json()["data"]["id"], http, opened, leave)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.oracle import Direction, accepts
+from orbit_sdk.conformance.contract import V1
+from tests.contract.oracle import Direction, Version, accepts
 from tests.transcripts.page import PAGE_FILE, page, replaced
-from tests.transcripts.write import act, nodes_of
+from tests.transcripts.write import act
 
 if TYPE_CHECKING:
     from devcluster.cluster import LocalCluster
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(120)
 async def test_the_page_is_what_a_run_says(cluster: "LocalCluster") -> None:
     credential = await asyncio.to_thread(cluster.create_app, "transcripts", "default")
-    acted = await act(nodes_of(cluster), credential)
+    acted = await act(cluster, credential)
     assert page(acted) == PAGE_FILE.read_text(), "run `make transcripts` and look at what changed"
     unknown = []
-    for _, lines in acted:
-        for line in replaced(lines):
+    for scene in acted:
+        version: Version = "1" if scene.version is V1 else "2"
+        for line in replaced(scene.lines):
             if isinstance(line.said, str):
                 continue
             direction: Direction = (
                 "serverFrame" if line.way.startswith("gateway") else "clientFrame"
             )
-            if not accepts(json.dumps(line.said), direction):
+            if not accepts(json.dumps(line.said), direction, version):
                 unknown.append(line.said["type"])
-    assert unknown == ["task.cancel"], "every frame but the malformed one is of the contract"
+    malformed = ["task.cancel", "task.start"]
+    assert unknown == malformed, "every frame but the malformed ones is of the contract"

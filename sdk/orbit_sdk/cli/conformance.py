@@ -14,80 +14,133 @@ from orbit_sdk.cli.failures import (
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
 )
-from orbit_sdk.conformance.bench import Target
 from orbit_sdk.conformance.cases import all_checks
 from orbit_sdk.conformance.checks import Check
-from orbit_sdk.conformance.contract import ValidatorMissing
-from orbit_sdk.conformance.report import as_json, table
-from orbit_sdk.conformance.run import Finding, Refused, Unreachable, run
+from orbit_sdk.conformance.contract import VERSIONS, ValidatorMissing, Version
+from orbit_sdk.conformance.report import as_json, listing, table
+from orbit_sdk.conformance.run import Finding, NotOffered, Refused, Unreachable, run
+from orbit_sdk.conformance.target import Target
 
 
 @click.command()
 @click.argument("url", envvar="ORBIT_URL", default=DEFAULT_URL)
 @click.option("--queue", default="default", show_default=True, help="Work here, by name or id.")
+@click.option(
+    "--protocol",
+    "protocols",
+    multiple=True,
+    type=click.Choice([version.name for version in VERSIONS]),
+    help="Versions of the worker socket to try.  [default: each that is offered]",
+)
 @click.option("--only", multiple=True, help="Numbers, names or phases, e.g. 'R-11*' or 'resuming'.")
+@click.option(
+    "--slow", is_flag=True, help="Also stop reading, for half a minute; URL must be a node's own."
+)
 @click.option("--other-url", help="Another node of the same cluster, for checks across nodes.")
 @click.option(
     "--other-credential",
     envvar="ORBIT_OTHER_CREDENTIAL",
     help="A credential of another application, for checks of isolation.",
 )
-@click.option("--at-once", type=click.IntRange(1, 64), default=8, show_default=True)
+@click.option(
+    "--spare-credential",
+    envvar="ORBIT_SPARE_CREDENTIAL",
+    help="A second credential of the application, to be revoked.",
+)
+@click.option("--revoke", metavar="COMMAND", help="A shell command that revokes the spare one.")
+@click.option("--leaving-url", help="Another node of the same cluster, which may be stopped.")
+@click.option("--leave", metavar="COMMAND", help="A shell command that lets that node leave.")
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, 64),
+    default=8,
+    show_default=True,
+    help="So many checks run side by side.",
+)
 @click.option("--list", "only_list", is_flag=True, help="List the checks and run none.")
 @click.option("--json", "as_json_", is_flag=True, help="Print JSON.")
 def conformance(
     url: str,
     queue: str,
+    protocols: tuple[str, ...],
     only: tuple[str, ...],
+    slow: bool,
     other_url: str | None,
     other_credential: str | None,
+    spare_credential: str | None,
+    revoke: str | None,
+    leaving_url: str | None,
+    leave: str | None,
     at_once: int,
     only_list: bool,
     as_json_: bool,
 ) -> int:
     """Test the server at URL against the contract, as a stranger would.
 
+    Every check names the rules it stands for and is tried in each version of the worker socket
+    that has them: pulse.worker.v1, and pulse.worker.v2 where the server offers it. A failure shows
+    what was tried and what the server said.
+
     The credential comes from ORBIT_CREDENTIAL and needs the scopes submit, read and work on the
     queue; with cancel, retry, review and manage the operations are tried too, the pause on a queue
     named `conformance`. Tasks are submitted for handlers with random names; what is left of them
-    fails by its deadline within ten minutes. Exit code 0: every check passed or was skipped; 1:
-    some failed; 3: there is no server there.
+    fails by its deadline within ten minutes.
+
+    What only an operator can do is tried where a command is given for it, and skipped otherwise:
+    --revoke with --spare-credential, and --leave with --leaving-url.
+
+    Exit code 0: every check passed, was skipped, or is of a version that is not offered; 1: some
+    failed; 2: wrong usage, or the schema validator is missing; 3: there is no server there, or it
+    offers no version of --protocol; 5: the credential or the queue is refused.
 
     \b
       orbit conformance http://127.0.0.1:8080
       orbit conformance --only 'R-11*' --only OP-14 --json
+      orbit conformance --protocol v2 --only batching --only pushing
+      orbit conformance --leaving-url http://node-2:8080 --leave 'ssh node-2 systemctl stop orbit'
     """
     chosen = [check for check in all_checks() if check.matches(only)]
     if not chosen:
         raise click.UsageError(f"no check matches {', '.join(only)}")
     if only_list:
-        for check in chosen:
-            click.echo(f"{', '.join(check.numbers):<22} {check.name}: {check.requirement}")
+        for line in listing(chosen):
+            click.echo(line)
         return EXIT_OK
+    if revoke and not spare_credential:
+        raise click.UsageError("--revoke needs --spare-credential, the one it revokes")
+    if leave and not leaving_url:
+        raise click.UsageError("--leave needs --leaving-url, the node that it stops")
     target = Target(
         url=cluster_url(url),
         credential=credential_text(None),
         queue=queue,
         other_url=cluster_url(other_url) if other_url else None,
         other_credential=credential_text(other_credential) if other_credential else None,
+        spare_credential=credential_text(spare_credential) if spare_credential else None,
+        revoke=revoke,
+        leaving_url=cluster_url(leaving_url) if leaving_url else None,
+        leave=leave,
+        slow=slow,
     )
-    findings = _run(target, chosen, at_once)
-    if as_json_:
-        click.echo(as_json(findings))
-    else:
-        for line in table(findings):
-            click.echo(line)
+    versions = [each for each in VERSIONS if not protocols or each.name in protocols]
+    findings = _run(target, chosen, versions, at_once)
+    for line in [as_json(findings)] if as_json_ else table(findings):
+        click.echo(line)
     failed = any(finding.verdict == "FAIL" for finding in findings)
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _run(target: Target, checks: Sequence[Check], at_once: int) -> list[Finding]:
-    progress = _Progress(len(checks))
+def _run(
+    target: Target, checks: Sequence[Check], versions: Sequence[Version], at_once: int
+) -> list[Finding]:
+    progress = _Progress(sum(len(check.versions) or 1 for check in checks))
     try:
-        return asyncio.run(run(target, checks, at_once=at_once, found=progress.found))
+        return asyncio.run(
+            run(target, checks, at_once=at_once, versions=versions, found=progress.found)
+        )
     except ValidatorMissing as error:
         raise _Ended(str(error), EXIT_USAGE) from None
-    except Unreachable as error:
+    except (Unreachable, NotOffered) as error:
         raise _Ended(str(error), EXIT_UNAVAILABLE) from None
     except Refused as error:
         raise _Ended(str(error), EXIT_NOT_PERMITTED) from None

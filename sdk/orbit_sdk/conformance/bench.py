@@ -8,10 +8,9 @@ import asyncio
 import json
 import secrets
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from websockets.asyncio.client import connect
@@ -19,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from orbit_sdk.conformance.checks import CheckFailed, Skipped, expect, expect_equal
-from orbit_sdk.conformance.contract import Contract
+from orbit_sdk.conformance.contract import Contract, Version
 from orbit_sdk.conformance.peer import (
     ANSWER_S,
     ASSIGN_S,
@@ -28,32 +27,11 @@ from orbit_sdk.conformance.peer import (
     Instance,
     Peer,
 )
+from orbit_sdk.conformance.target import WORKER_PATH, Target
 
-WORKER_PATH: Final = "/v1/worker/connect"
-SUBPROTOCOL: Final = "pulse.worker.v1"
 LEFTOVERS_END_S: Final = 600
 _POLL_S: Final = 0.05
 _EXCHANGE_MAX: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The server under test."""
-
-    url: str
-    credential: str
-    queue: str
-    queue_id: str = ""
-    other_url: str | None = None
-    """Another node of the same cluster."""
-    other_credential: str | None = None
-    """A credential of another application."""
-
-    def worker_url(self, url: str | None = None) -> str:
-        """The address of the worker socket."""
-        parts = urlsplit(url or self.url)
-        scheme = "wss" if parts.scheme == "https" else "ws"
-        return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + WORKER_PATH, "", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +57,31 @@ class Answer:
             expect_equal(self.body["error"]["code"], code, "the error's code", self.body)
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all checks of a run share."""
+
+    target: Target
+    http: httpx.AsyncClient
+    contracts: dict[Version, Contract]
+    """Of the versions that are tried."""
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a check changes what others would feel, as by a pause."""
+
+
 class Bench:
     """One check's surroundings; `close` ends every connection it opened."""
 
-    def __init__(self, target: Target, contract: Contract, http: httpx.AsyncClient) -> None:
-        self.target: Final = target
+    def __init__(self, around: Surroundings, version: Version) -> None:
+        self.target: Final = around.target
+        self.version: Final = version
+        """The version that the check is tried in."""
+        self.one_at_a_time: Final = around.one_at_a_time
         self.handler: Final = f"conformance.{secrets.token_hex(8)}"
         self.exchange: Final[list[tuple[str, Frame]]] = []
         """Who said what, oldest first, as far back as it is kept."""
-        self._contract = contract
-        self._http = http
+        self._contracts = around.contracts
+        self._http = around.http
         self._open = AsyncExitStack()
 
     async def close(self) -> None:
@@ -100,28 +93,57 @@ class Bench:
 
     # --- workers -------------------------------------------------------------------------------
 
-    async def connect(self, instance: Instance | None = None, *, url: str | None = None) -> Peer:
-        """An upgraded connection that has not said hello."""
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """Every version that this run tries."""
+        return tuple(self._contracts)
+
+    def need_version(self, version: Version) -> Version:
+        """Another version than this check's own, or the check is skipped."""
+        if version not in self._contracts:
+            raise Skipped(f"needs {version.subprotocol} as well")
+        return version
+
+    async def connect(
+        self,
+        instance: Instance | None = None,
+        *,
+        url: str | None = None,
+        version: Version | None = None,
+        credential: str | None = None,
+        **options: Any,
+    ) -> Peer:
+        """An upgraded connection that has not said hello; `options` are those of websockets."""
+        version = version or self.version
+        known = {"max_queue": None, **options}
         socket = await self._open.enter_async_context(
             connect(
                 self.target.worker_url(url),
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
-                additional_headers={"Authorization": f"Bearer {self.target.credential}"},
+                subprotocols=[Subprotocol(version.subprotocol)],
+                additional_headers={
+                    "Authorization": f"Bearer {credential or self.target.credential}"
+                },
                 compression=None,
                 open_timeout=ANSWER_S,
                 close_timeout=1,
                 ping_interval=None,
-                max_queue=None,
                 user_agent_header=None,
+                **known,
             )
         )
-        expect_equal(socket.subprotocol, SUBPROTOCOL, "the subprotocol")
-        return Peer(socket, self._contract, instance or Instance(), self._told)
+        expect_equal(socket.subprotocol, version.subprotocol, "the subprotocol")
+        return Peer(socket, self._contracts[version], instance or Instance(), self._told)
 
     async def handshake_status(
         self, headers: dict[str, str], subprotocols: list[str], query: str = "", path: str = ""
     ) -> int:
         """The HTTP status of an upgrade request: 101 if it was accepted."""
+        return (await self.handshake(headers, subprotocols, query, path))[0]
+
+    async def handshake(
+        self, headers: dict[str, str], subprotocols: list[str], query: str = "", path: str = ""
+    ) -> tuple[int, str | None]:
+        """The HTTP status of an upgrade request, and the subprotocol that was chosen."""
         address = self.target.worker_url()
         address = address.removesuffix(WORKER_PATH) + path if path else address
         try:
@@ -132,10 +154,10 @@ class Bench:
                 open_timeout=ANSWER_S,
                 close_timeout=1,
                 user_agent_header=None,
-            ):
-                return 101
+            ) as socket:
+                return 101, socket.subprotocol
         except InvalidStatus as refusal:
-            return refusal.response.status_code
+            return refusal.response.status_code, None
 
     def hello_body(self, instance: Instance, capacity: int = 1, **changes: object) -> Frame:
         """What a hello says; a change replaces a member."""
@@ -164,10 +186,12 @@ class Bench:
         instance: Instance | None = None,
         *,
         url: str | None = None,
+        version: Version | None = None,
+        credential: str | None = None,
         **changes: object,
     ) -> Peer:
         """A connection that has said hello and was welcome."""
-        peer = await self.connect(instance, url=url)
+        peer = await self.connect(instance, url=url, version=version, credential=credential)
         await self.hello(peer, capacity, **changes)
         return peer
 
@@ -276,6 +300,18 @@ class Bench:
             await asyncio.sleep(_POLL_S)
             task = await self.task(task_id)
         return task
+
+    async def operator(self, command: str) -> None:
+        """Run a shell command of the operator's, which must succeed."""
+        running = await asyncio.create_subprocess_shell(
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await running.communicate()
+        told = f"it ended with {running.returncode}: {said.decode(errors='replace').strip()}"
+        expect(running.returncode == 0, f"the operator's command failed; {told}")
 
     def need_other_credential(self) -> str:
         """The credential of another application, or the check is skipped."""

@@ -1,7 +1,8 @@
 """What a check is, and how one says that it failed or could not be tried.
 
 A check is a coroutine over a `Bench`. Its docstring is its entry in the report: `NUMBERS: what is
-required`, an empty line, what is tried.
+required`, an empty line, what is tried. What both versions of the worker socket promise is one
+check, tried in each.
 """
 
 import inspect
@@ -10,12 +11,17 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from orbit_sdk.conformance.contract import V1, V2, Version
 
 if TYPE_CHECKING:
     from orbit_sdk.conformance.bench import Bench
 
 Run: TypeAlias = Callable[["Bench"], Awaitable[None]]
+
+LONG_PHASES: Final = ("slowness", "leaving", "revocation")
 
 _ENTRY: Final = re.compile(r"((?:R|OP)-\d+(?:, (?:R|OP)-\d+)*): (.+?)\n\n(.+)", re.DOTALL)
 _SECRETS: Final = ("lease_secret", "instance_secret")
@@ -44,6 +50,13 @@ class Check:
     requirement: str
     tried: str
     run: Run
+    versions: tuple[Version, ...] = ()
+    """The versions it is tried in; none: it does not depend on one, and is tried once."""
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether it mostly waits for what the server does by the clock."""
+        return self.phase in LONG_PHASES
 
     def matches(self, patterns: tuple[str, ...]) -> bool:
         """Whether a number, the name or the phase is like one of the patterns; none means all."""
@@ -59,8 +72,14 @@ class Suite:
     def __init__(self) -> None:
         self.checks: list[Check] = []
 
-    def check(self, run: Run) -> Run:
-        """Take a coroutine into the suite. Raises TypeError if its docstring is no entry."""
+    def of(self, *versions: Version) -> Callable[[Run], Run]:
+        """A decorator that takes a coroutine into the suite, to be tried in these versions.
+
+        It raises TypeError if the coroutine's docstring is no entry.
+        """
+        return partial(self._take, versions)
+
+    def _take(self, versions: tuple[Version, ...], run: Run) -> Run:
         text = inspect.cleandoc(run.__doc__ or "")
         entry = _ENTRY.fullmatch(text)
         name: str = getattr(run, "__name__", "")
@@ -68,12 +87,17 @@ class Suite:
             raise TypeError(f"{name}: the docstring is no entry, or the name is taken")
         numbers, requirement, tried = (" ".join(part.split()) for part in entry.groups())
         phase = run.__module__.rpartition(".")[2]
-        self.checks.append(Check(name, phase, tuple(numbers.split(", ")), requirement, tried, run))
+        taken = Check(name, phase, tuple(numbers.split(", ")), requirement, tried, run, versions)
+        self.checks.append(taken)
         return run
 
 
 suite: Final = Suite()
-check: Final = suite.check
+check: Final = suite.of(V1, V2)
+check_v1: Final = suite.of(V1)
+check_v2: Final = suite.of(V2)
+check_once: Final = suite.of()
+"""For the HTTP API, and for what no version changes."""
 
 
 def expect(holds: bool, reason: str, frame: object = None) -> None:

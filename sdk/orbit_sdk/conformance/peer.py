@@ -3,6 +3,9 @@ everything that comes back against the contract.
 
 Besides the schema each received frame must carry the session of the connection (R-014, R-016),
 answer only what was asked (R-117), and bear a message id of its own.
+
+A check is written once, for both versions: where v2 wants items, a single one is wrapped on the way
+out, and its result unwrapped on the way in. `batch.py` speaks of several.
 """
 
 import asyncio
@@ -90,8 +93,13 @@ class Peer:
         self.instance: Final = instance
         self.session_id = ""
         self.welcome: Frame = {}
+        self.version: Final = contract.version
         self.waiting: list[Attempt] = []
         """Assignments that came and were not asked for yet."""
+        self.cancels: list[Frame] = []
+        """Bodies of the task.cancel frames so far."""
+        self.drains: list[Frame] = []
+        """Bodies of the worker.drain frames so far."""
         self._contract = contract
         self._told = told
         self._sent: set[str] = set()
@@ -100,8 +108,18 @@ class Peer:
     # --- sending -------------------------------------------------------------------------------
 
     def frame(self, kind: str, body: object, **changes: object) -> Frame:
-        """A frame of this session; a change of None leaves a member out."""
-        made: Frame = {"protocol_version": "1", "type": kind, "message_id": new_id(), "body": body}
+        """A frame of this session; a change of None leaves a member out.
+
+        The message id is the operation's: of the frame, or of its only item (OP-06).
+        """
+        if kind in self.version.batched and isinstance(body, dict) and "items" not in body:
+            body = {"items": [{"message_id": changes.pop("message_id", new_id()), **body}]}
+        made: Frame = {
+            "protocol_version": self.version.number,
+            "type": kind,
+            "message_id": new_id(),
+            "body": body,
+        }
         if kind != "worker.hello":
             made["session_id"] = self.session_id
         made |= changes
@@ -138,8 +156,9 @@ class Peer:
 
     # --- receiving -----------------------------------------------------------------------------
 
-    async def receive(self, timeout_s: float = ANSWER_S) -> Frame:
+    async def receive(self, timeout_s: float | None = None) -> Frame:
         """The next frame, held against the contract."""
+        timeout_s = ANSWER_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 text = await self.socket.recv()
@@ -168,15 +187,37 @@ class Peer:
                 frame.get("session_id"), self.session_id, "the frame's session (R-014)", frame
             )
 
-    async def answer(self, message_id: str, timeout_s: float = ANSWER_S) -> Frame:
-        """The frame that replies to this message; assignments met on the way are kept."""
-        while True:
+    def _keep(self, frame: Frame) -> bool:
+        """Whether the server said it of its own accord; then it is kept for who asks."""
+        kind, body = frame["type"], frame.get("body", {})
+        if kind == "task.assign":
+            self.waiting += [Attempt(each) for each in body.get("assignments", [body])]
+        elif kind == "task.cancel":
+            self.cancels.append(body)
+        elif kind == "worker.drain":
+            self.drains.append(body)
+        else:
+            return False
+        return True
+
+    async def reply(self, timeout_s: float | None = None) -> Frame:
+        """The next frame that answers, or ends the session; what is met on the way is kept."""
+        while self._keep(frame := await self.receive(timeout_s)):
+            pass
+        return frame
+
+    async def answer(self, message_id: str, timeout_s: float | None = None) -> Frame:
+        """The answer to this message, with the result of its only item as its own."""
+        frame = await self.reply(timeout_s)
+        expect_equal(frame.get("reply_to"), message_id, "reply_to", frame)
+        return unwrapped(frame)
+
+    async def pushed(self, kept: list[Frame], timeout_s: float | None = None) -> Frame:
+        """The next of `cancels` or `drains`, come already or still to come."""
+        while not kept:
             frame = await self.receive(timeout_s)
-            if frame["type"] == "task.assign":
-                self.waiting.append(Attempt(frame["body"]))
-            else:
-                expect_equal(frame.get("reply_to"), message_id, "reply_to", frame)
-                return frame
+            expect(self._keep(frame), "it answers what nobody asked", frame)
+        return kept.pop(0)
 
     async def ask(self, kind: str, body: object, **changes: object) -> Frame:
         """Send one frame and wait for its answer."""
@@ -189,24 +230,22 @@ class Peer:
         expect_equal(frame["error"]["code"], code, "the error's code", frame)
         return frame
 
-    async def fatal(self, code: str, close_code: int) -> Frame:
+    async def fatal(self, code: str, close_code: int, timeout_s: float | None = None) -> Frame:
         """The last frame must be this error without reply_to, then this close (R-016, OP-07)."""
-        frame = await self._last_error(code)
+        frame = await self.reply(timeout_s)
+        expect_equal(frame["type"], "error", "the frame before the end", frame)
+        expect_equal(frame["error"]["code"], code, "the error's code", frame)
         expect("reply_to" not in frame, "a fatal error answers nothing (R-016)", frame)
         await self.closed(close_code)
         return frame
 
-    async def _last_error(self, code: str) -> Frame:
-        while True:
-            frame = await self.receive()
-            if frame["type"] == "error":
-                break
-            expect_equal(frame["type"], "task.assign", "the frame before the end", frame)
-        expect_equal(frame["error"]["code"], code, "the error's code", frame)
-        return frame
-
-    async def closed(self, code: int, timeout_s: float = ANSWER_S) -> None:
+    async def closed(self, code: int, timeout_s: float | None = None) -> None:
         """The server must close, with this code."""
+        expect_equal(await self.end(timeout_s), code, "the close code")
+
+    async def end(self, timeout_s: float | None = None) -> int | None:
+        """The connection must end; its close code, if one came."""
+        timeout_s = ANSWER_S if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -215,17 +254,15 @@ class Peer:
         except TimeoutError:
             raise CheckFailed(f"the server did not close within {timeout_s:g} s") from None
         except ConnectionClosed as error:
-            found = error.rcvd.code if error.rcvd is not None else None
-            expect_equal(found, code, "the close code")
+            return error.rcvd.code if error.rcvd is not None else None
 
     # --- a life --------------------------------------------------------------------------------
 
-    async def assignment(self, timeout_s: float = ASSIGN_S) -> Attempt:
+    async def assignment(self, timeout_s: float | None = None) -> Attempt:
         """The next assignment."""
-        if not self.waiting:
-            frame = await self.receive(timeout_s)
-            expect_equal(frame["type"], "task.assign", "the frame", frame)
-            self.waiting.append(Attempt(frame["body"]))
+        while not self.waiting:
+            frame = await self.receive(ASSIGN_S if timeout_s is None else timeout_s)
+            expect(self._keep(frame), "the frame is not task.assign", frame)
         return self.waiting.pop(0)
 
     async def nothing_was_assigned(self) -> None:
@@ -239,8 +276,9 @@ class Peer:
                     text = await self.socket.recv()
             except TimeoutError:
                 break
-            frame, _ = self._contract.read(str(text))
-            raise CheckFailed("the server sent what it should not", frame)
+            frame, fault = self._contract.read(str(text))
+            if fault or frame["type"] == "task.assign" or not self._keep(frame):
+                raise CheckFailed("the server sent what it should not", frame)
         expect(not self.waiting, "a task was assigned", [kept.body for kept in self.waiting])
 
     async def command(self, kind: str, body: object, **changes: object) -> Frame:
@@ -297,6 +335,19 @@ def report(attempt: Attempt, outcome: str, result: object, error_code: str | Non
     """The body of a finish (R-035)."""
     body: Frame = {"ref": attempt.ref, "outcome": outcome, "result": result}
     return body if error_code is None else {**body, "error_code": error_code}
+
+
+def unwrapped(frame: Frame) -> Frame:
+    """An answer about one item, as the answer to a frame without items would be."""
+    results = frame["body"].get("results") if frame["type"] == "ack" else None
+    if results is None:
+        return frame
+    expect_equal(len(results), 1, "the number of results for one item (OP-06)", frame)
+    (result,) = results
+    if "error" in result:
+        error = {name: item for name, item in frame.items() if name != "body"}
+        return {**error, "type": "error", "error": result["error"]}
+    return {**frame, "body": result}
 
 
 def _why(error: ConnectionClosed) -> str:

@@ -135,7 +135,7 @@ _ROWS: Final = (
     _answer(_E.ATTEMPT_NOT_FOUND, "No such attempt, or its proof is not valid.", http=404),
     _answer(
         _E.OPERATION_CONFLICT,
-        "The message id was used before with another content.",
+        "The message id was used before with another content, or the attempt is not ready for it.",
         http=409,
     ),
     _answer(_E.STALE_SEQUENCE, "The capacity sequence is not newer than the last."),

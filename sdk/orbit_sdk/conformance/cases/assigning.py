@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from orbit_sdk.conformance.bench import Bench, capability, wire_time
 from orbit_sdk.conformance.checks import check, expect, expect_equal
-from orbit_sdk.conformance.peer import instant, new_id, new_secret, report
+from orbit_sdk.conformance.peer import instant, new_id, new_secret, report, unwrapped
 
 
 @check
@@ -201,7 +201,7 @@ async def pipelined_commands_keep_their_order(bench: Bench) -> None:
     ]
     states = []
     for _ in sent:
-        frame = await peer.receive()
+        frame = unwrapped(await peer.reply())
         expect_equal(frame["type"], "ack", "the answer", frame)
         states.append((frame["reply_to"], frame["body"]["receipt"]["task_state"]))
     wanted = list(zip(sent, ("RUNNING", "RUNNING", "SUCCEEDED"), strict=True))

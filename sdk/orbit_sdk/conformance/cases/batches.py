@@ -1,7 +1,7 @@
 """Batches: item by item, each with a key of its own (R-061, R-093, R-108, OP-45)."""
 
 from orbit_sdk.conformance.bench import Answer, Bench, new_key
-from orbit_sdk.conformance.checks import check, expect, expect_equal
+from orbit_sdk.conformance.checks import check_once, expect, expect_equal
 from orbit_sdk.conformance.peer import Frame
 
 ITEMS_MAX = 1_000
@@ -26,7 +26,7 @@ async def results_of(bench: Bench, items: list[object]) -> list[Frame]:
     return results
 
 
-@check
+@check_once
 async def items_are_judged_one_by_one(bench: Bench) -> None:
     """R-108, OP-45: one bad item spoils no other.
 
@@ -49,7 +49,7 @@ async def items_are_judged_one_by_one(bench: Bench) -> None:
     expect_equal(statuses, [201, 404, 201, 422, 400, 400, 201], "the statuses", results)
 
 
-@check
+@check_once
 async def batch_again(bench: Bench) -> None:
     """R-108, R-091: a batch sent again names the same tasks.
 
@@ -62,7 +62,7 @@ async def batch_again(bench: Bench) -> None:
     expect_equal([result["status"] for result in again], [200] * 3, "the statuses", again)
 
 
-@check
+@check_once
 async def one_key_twice_in_a_batch(bench: Bench) -> None:
     """OP-45: of two items with one key the second is a repeat, or a 409 if it means another thing.
 
@@ -75,7 +75,7 @@ async def one_key_twice_in_a_batch(bench: Bench) -> None:
     expect_equal(results[1]["id"], results[0]["id"], "the id", results)
 
 
-@check
+@check_once
 async def single_and_batch_share_their_keys(bench: Bench) -> None:
     """R-093, R-094: Idempotency-Key and submission_key are one identity.
 
@@ -87,7 +87,7 @@ async def single_and_batch_share_their_keys(bench: Bench) -> None:
     expect_equal((result["status"], result["id"]), (200, single.data["id"]), "the item", result)
 
 
-@check
+@check_once
 async def broken_top_level(bench: Bench) -> None:
     """OP-45: a broken top level is 400, and nothing is accepted.
 
@@ -108,7 +108,7 @@ async def broken_top_level(bench: Bench) -> None:
     expect_equal(result["status"], 201, "the status of the first right one", result)
 
 
-@check
+@check_once
 async def batch_at_its_limit(bench: Bench) -> None:
     """R-061, R-053: a batch of 1000 items is accepted whole.
 

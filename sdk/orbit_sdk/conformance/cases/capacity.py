@@ -1,8 +1,8 @@
 """Declared capacity, its sequence, and drain (R-023, R-024, R-156, OP-29)."""
 
 from orbit_sdk.conformance.bench import Bench
-from orbit_sdk.conformance.checks import check, expect_equal
-from orbit_sdk.conformance.peer import Peer
+from orbit_sdk.conformance.checks import check, expect, expect_equal
+from orbit_sdk.conformance.peer import Peer, instant
 
 
 async def refused(peer: Peer, code: str, sequence: str, capacity: int, drain: bool = False) -> None:
@@ -180,6 +180,32 @@ async def drain_takes_nothing_and_finishes(bench: Bench) -> None:
     await goes_elsewhere(bench, peer)
     finished = await peer.finish(attempt)
     expect_equal(finished["receipt"]["disposition"], "APPLIED", "the disposition", finished)
+
+
+@check
+async def drain_lets_leases_live(bench: Bench) -> None:
+    """R-129, R-024: after drain what is leased or running lives on, over a reconnect as well.
+
+    One attempt running, one assigned, drain; a start, renewals, a resume, both finishes.
+    """
+    peer = await bench.worker(2)
+    for _ in range(2):
+        await bench.submit()
+    first, second = await peer.assignment(), await peer.assignment()
+    last = await peer.start(first)
+    expect_equal((await peer.declare(1, 2, drain=True))["draining"], True, "draining")
+    started = await peer.start(second)
+    expect_equal(started["lease"]["active"], True, "the lease's active", started)
+    renewed = await peer.renew(first)
+    grew = instant(renewed["lease"]["lease_until"]) > instant(last["lease"]["lease_until"])
+    expect(grew, "the lease was not extended", renewed)
+    again = await bench.reconnected(peer, 2)
+    for attempt in (first, second):
+        lease = await again.resume(attempt)
+        expect_equal((lease["active"], lease["state"]), (True, "RUNNING"), "the lease", lease)
+        finished = await again.finish(attempt)
+        expect_equal(finished["receipt"]["disposition"], "APPLIED", "the disposition", finished)
+    await goes_elsewhere(bench, again)
 
 
 @check

@@ -1,7 +1,7 @@
 """The end of an attempt: receipts, repeats, conflicts (R-035, R-140 to R-145, OP-21 to OP-24)."""
 
 from orbit_sdk.conformance.bench import Bench
-from orbit_sdk.conformance.checks import check, expect, expect_equal
+from orbit_sdk.conformance.checks import check, check_v1, expect, expect_equal
 from orbit_sdk.conformance.peer import Attempt, Frame, Peer, new_id, report
 
 ONCE = {
@@ -233,7 +233,7 @@ async def cancelled_without_an_intent_is_a_failure(bench: Bench) -> None:
     )
 
 
-@check
+@check_v1
 async def outcome_cancelled_is_no_outcome(bench: Bench) -> None:
     """OP-02, R-035: the outcome CANCELLED does not exist on pulse.worker.v1.
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from orbit_sdk.conformance.bench import SUBPROTOCOL, Bench
-from orbit_sdk.conformance.checks import CheckFailed, check, expect, expect_equal
+from orbit_sdk.conformance.bench import Bench
+from orbit_sdk.conformance.checks import CheckFailed, check, check_once, expect, expect_equal
 from orbit_sdk.conformance.peer import ANSWER_S, new_id
 
 FRAME_BYTES_MAX = 1_048_576
@@ -16,14 +16,14 @@ def bearer(bench: Bench) -> dict[str, str]:
 
 @check
 async def upgrade(bench: Bench) -> None:
-    """R-110: a worker connects by a WebSocket upgrade with subprotocol pulse.worker.v1.
+    """R-110: a worker connects by a WebSocket upgrade with a subprotocol of pulse.worker.
 
     An upgrade with credential and subprotocol; the answer must name the subprotocol.
     """
     await bench.connect()
 
 
-@check
+@check_once
 async def upgrade_without_subprotocol(bench: Bench) -> None:
     """R-110, OP-07: without the subprotocol the upgrade is answered 400 as plain HTTP.
 
@@ -32,7 +32,7 @@ async def upgrade_without_subprotocol(bench: Bench) -> None:
     expect_equal(await bench.handshake_status(bearer(bench), []), 400, "the status")
 
 
-@check
+@check_once
 async def upgrade_with_another_subprotocol(bench: Bench) -> None:
     """R-170, OP-07: another subprotocol is not read as this one.
 
@@ -48,7 +48,9 @@ async def upgrade_chooses_among_subprotocols(bench: Bench) -> None:
 
     An upgrade that offers an unknown one first.
     """
-    status = await bench.handshake_status(bearer(bench), ["pulse.worker.v999", SUBPROTOCOL])
+    status = await bench.handshake_status(
+        bearer(bench), ["pulse.worker.v999", bench.version.subprotocol]
+    )
     expect_equal(status, 101, "the status")
 
 
@@ -58,7 +60,7 @@ async def upgrade_without_credential(bench: Bench) -> None:
 
     An upgrade without an Authorization header.
     """
-    expect_equal(await bench.handshake_status({}, [SUBPROTOCOL]), 401, "the status")
+    expect_equal(await bench.handshake_status({}, [bench.version.subprotocol]), 401, "the status")
 
 
 @check
@@ -69,7 +71,8 @@ async def upgrade_with_credential_in_query(bench: Bench) -> None:
     """
     text = bench.target.credential
     query = f"?credential={text}&token={text}&access_token={text}&authorization={text}"
-    expect_equal(await bench.handshake_status({}, [SUBPROTOCOL], query), 401, "the status")
+    status = await bench.handshake_status({}, [bench.version.subprotocol], query)
+    expect_equal(status, 401, "the status")
 
 
 @check
@@ -80,7 +83,8 @@ async def upgrade_with_wrong_secret(bench: Bench) -> None:
     """
     name, _, secret = bench.target.credential.rpartition("_")
     headers = {"Authorization": f"Bearer {name}_{secret[::-1]}"}
-    expect_equal(await bench.handshake_status(headers, [SUBPROTOCOL]), 401, "the status")
+    status = await bench.handshake_status(headers, [bench.version.subprotocol])
+    expect_equal(status, 401, "the status")
 
 
 @check
@@ -89,7 +93,9 @@ async def upgrade_of_another_path(bench: Bench) -> None:
 
     An upgrade of /v1/worker/elsewhere.
     """
-    status = await bench.handshake_status(bearer(bench), [SUBPROTOCOL], path="/v1/worker/elsewhere")
+    status = await bench.handshake_status(
+        bearer(bench), [bench.version.subprotocol], path="/v1/worker/elsewhere"
+    )
     expect_equal(status, 404, "the status")
 
 

@@ -152,10 +152,13 @@ async def another_session_is_named(bench: Bench) -> None:
 async def unsupported_version(bench: Bench) -> None:
     """R-011, R-055: a frame of another protocol version is refused, not read as this one.
 
-    A hello with protocol_version 2.
+    A hello whose protocol_version is not the one that was agreed on.
     """
     peer = await bench.connect()
-    message = await peer.send("worker.hello", bench.hello_body(peer.instance), protocol_version="2")
+    other = "2" if bench.version.number == "1" else "1"
+    message = await peer.send(
+        "worker.hello", bench.hello_body(peer.instance), protocol_version=other
+    )
     frame = await peer.answer(message)
     code = frame.get("error", {}).get("code")
     expect(code in ("bad_frame", "unsupported_version"), f"the code is {code}", frame)

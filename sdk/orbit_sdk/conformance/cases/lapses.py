@@ -193,7 +193,7 @@ async def deadline_without_a_worker(bench: Bench) -> None:
     expect_equal(task["error_code"], "deadline_exceeded", "the task's error code", task)
 
 
-async def _past_its_deadline(bench: Bench) -> tuple[Peer, Attempt]:
+async def past_its_deadline(bench: Bench) -> tuple[Peer, Attempt]:
     """A running attempt whose task has reached its deadline."""
     peer = await bench.worker()
     soon = instant(peer.welcome["server_time"]) + timedelta(seconds=3)
@@ -211,7 +211,7 @@ async def deadline_tells_the_worker_to_stop(bench: Bench) -> None:
 
     A renewal after the deadline, then FAILED: the task fails as deadline_exceeded.
     """
-    peer, attempt = await _past_its_deadline(bench)
+    peer, attempt = await past_its_deadline(bench)
     lease = (await peer.renew(attempt))["lease"]
     expect_equal((lease["active"], lease["state"]), (False, "RUNNING"), "the lease", lease)
     ahead = instant(lease["lease_until"]) > instant(lease["server_time"])
@@ -230,7 +230,7 @@ async def success_under_a_deadline_stays_success(bench: Bench) -> None:
 
     A SUCCEEDED finish after the deadline.
     """
-    peer, attempt = await _past_its_deadline(bench)
+    peer, attempt = await past_its_deadline(bench)
     finished = await peer.finish(attempt)
     expect_equal(finished["receipt"]["task_state"], "SUCCEEDED", "the task's state", finished)
 

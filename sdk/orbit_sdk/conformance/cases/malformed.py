@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from orbit_sdk.conformance.bench import Bench
 from orbit_sdk.conformance.checks import check, expect, expect_equal
-from orbit_sdk.conformance.peer import Frame, Peer, new_id
+from orbit_sdk.conformance.peer import Frame, Peer, new_id, report, unwrapped
 
 BODY: Frame = {"sequence": "1", "capacity": 1, "drain": False}
 BAD_FRAMES_MAX = 8
-DEPTH_MAX = 64
+VALUE_DEPTH_MAX = 62
+"""A frame of v1 may be 64 deep, and one of v2, whose values lie in items, 66."""
 
 
 async def refuses(peer: Peer, frame: Frame, text: str | None = None) -> None:
@@ -53,9 +54,9 @@ async def unknown_type(bench: Bench) -> None:
 async def frame_of_the_server(bench: Bench) -> None:
     """R-013: a frame of the other direction is bad_frame.
 
-    A worker sends welcome, ack and error.
+    A worker sends welcome, assign, ack and error.
     """
-    kinds = ("worker.welcome", "ack", "error")
+    kinds = ("worker.welcome", "task.assign", "ack", "error")
     await each_refused(bench, *(lambda frame, kind=kind: frame.update(type=kind) for kind in kinds))
 
 
@@ -95,11 +96,12 @@ async def missing_field(bench: Bench) -> None:
 
 @check
 async def wrong_version(bench: Bench) -> None:
-    """R-011, R-055: protocol_version is the text 1 and nothing else.
+    """R-011, R-055: protocol_version is the text of the agreed version and nothing else.
 
-    2, the number 1, and an empty text.
+    The other version, the number, and an empty text.
     """
-    versions: tuple[object, ...] = ("2", 1, "")
+    number = bench.version.number
+    versions: tuple[object, ...] = ("2" if number == "1" else "1", int(number), "")
     await each_refused(
         bench, *(lambda frame, v=version: frame.update(protocol_version=v) for version in versions)
     )
@@ -176,6 +178,24 @@ async def nesting_has_a_limit(bench: Bench) -> None:
     await peer.send_text("[" * 100_000)
     await peer.fatal("bad_frame", 1008)
     await bench.worker()
+
+
+@check
+async def nesting_leaves_room_for_values(bench: Bench) -> None:
+    """R-005, R-035: a result may be nested as deep as the frame's limit leaves, in batches too.
+
+    A result of 62 lists in each other is accepted, one of 63 is not.
+    """
+    peer = await bench.worker()
+    for depth, wanted in ((VALUE_DEPTH_MAX, "ack"), (VALUE_DEPTH_MAX + 1, "error")):
+        await bench.submit()
+        attempt = await peer.assignment()
+        await peer.start(attempt)
+        frame = peer.frame("task.finish", report(attempt, "SUCCEEDED", "DEEP"))
+        text = peer.text_of(frame).replace('"DEEP"', "[" * depth + "]" * depth)
+        await peer.send_text(text, frame)
+        answer = unwrapped(await peer.reply())
+        expect_equal(answer["type"], wanted, f"the answer to a result {depth} deep", answer)
 
 
 @check

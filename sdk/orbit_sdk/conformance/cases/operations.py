@@ -267,6 +267,11 @@ async def pause(bench: Bench) -> None:
 
     One attempt running and one assigned; a pause; a start, the old start again, a finish; a resume.
     """
+    async with bench.one_at_a_time:
+        await _pause(bench)
+
+
+async def _pause(bench: Bench) -> None:
     queue = await gated_queue(bench)
     peer = await bench.worker(3, queue_id=queue["id"])
     ids = [await bench.submit(queue=queue["id"]) for _ in range(2)]

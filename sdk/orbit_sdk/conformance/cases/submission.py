@@ -5,14 +5,14 @@ import json
 from datetime import timedelta
 
 from orbit_sdk.conformance.bench import Bench, new_key, wire_time
-from orbit_sdk.conformance.checks import check, expect, expect_equal
+from orbit_sdk.conformance.checks import check_once, expect, expect_equal
 from orbit_sdk.conformance.peer import Frame, instant, new_id
 
 JSON_BYTES_MAX = 262_144
 BODY_BYTES_MAX = 1_048_576
 
 
-@check
+@check_once
 async def first_submission(bench: Bench) -> None:
     """R-060, R-090, R-100: a first submission is answered 201 with id, state and revision.
 
@@ -28,7 +28,7 @@ async def first_submission(bench: Bench) -> None:
     expect_equal((task["state"], task["handler"]), ("WAITING", bench.handler), "the task", task)
 
 
-@check
+@check_once
 async def same_submission_again(bench: Bench) -> None:
     """R-091: the same submission again is answered 200 with the original id, deduplicated.
 
@@ -41,7 +41,7 @@ async def same_submission_again(bench: Bench) -> None:
     expect_equal(again.data["deduplicated"], True, "deduplicated", again.body)
 
 
-@check
+@check_once
 async def same_key_with_another_meaning(bench: Bench) -> None:
     """R-092: one key with a request of another meaning is answered 409 idempotency_conflict.
 
@@ -60,7 +60,7 @@ async def same_meaning(bench: Bench, one: str, other: str) -> None:
         expect_equal(answer.status, status, "the status", answer.body)
 
 
-@check
+@check_once
 async def meaning_is_not_spelling(bench: Bench) -> None:
     """R-097, OP-42: order of keys, spelling of numbers and written defaults change no meaning.
 
@@ -79,7 +79,7 @@ async def meaning_is_not_spelling(bench: Bench) -> None:
     await same_meaning(bench, json.dumps(body), text)
 
 
-@check
+@check_once
 async def large_numbers_differ(bench: Bench) -> None:
     """R-097, OP-42: numbers are compared exactly, not as doubles.
 
@@ -91,7 +91,7 @@ async def large_numbers_differ(bench: Bench) -> None:
     (await bench.post(body, key)).refused(409, "idempotency_conflict")
 
 
-@check
+@check_once
 async def array_order_is_meaning(bench: Bench) -> None:
     """R-097, OP-42: the order of an array is part of the meaning.
 
@@ -103,7 +103,7 @@ async def array_order_is_meaning(bench: Bench) -> None:
     (await bench.post(other, key)).refused(409, "idempotency_conflict")
 
 
-@check
+@check_once
 async def one_key_at_once(bench: Bench) -> None:
     """R-096, OP-41: concurrent firsts of one key create one task.
 
@@ -116,7 +116,7 @@ async def one_key_at_once(bench: Bench) -> None:
     expect_equal(len({answer.data["id"] for answer in answers}), 1, "the number of ids")
 
 
-@check
+@check_once
 async def key_is_required(bench: Bench) -> None:
     """OP-41, R-093: a submission needs an Idempotency-Key of 1 to 128 visible ASCII characters.
 
@@ -130,7 +130,7 @@ async def key_is_required(bench: Bench) -> None:
     expect_equal((await bench.post(body, longest)).status, 201, "the status")
 
 
-@check
+@check_once
 async def payload_is_kept_as_written(bench: Bench) -> None:
     """R-005, R-052: a payload is delivered as it was written.
 
@@ -144,7 +144,7 @@ async def payload_is_kept_as_written(bench: Bench) -> None:
     expect(spelled in read.text, "the payload was spelled anew", read.text)
 
 
-@check
+@check_once
 async def payload_has_a_limit(bench: Bench) -> None:
     """R-005, R-053, OP-47: a payload has at most 256 KiB, a body at most 1 MiB.
 
@@ -157,7 +157,7 @@ async def payload_has_a_limit(bench: Bench) -> None:
     huge.refused(413, "payload_too_large")
 
 
-@check
+@check_once
 async def malformed_bodies(bench: Bench) -> None:
     """R-103, OP-40, OP-47: a body of another shape is 400.
 
@@ -181,7 +181,7 @@ async def malformed_bodies(bench: Bench) -> None:
         answer.refused(400)
 
 
-@check
+@check_once
 async def meaningless_values(bench: Bench) -> None:
     """R-103, OP-27, OP-40: a value of the right type that cannot be accepted is 422.
 
@@ -205,7 +205,7 @@ async def meaningless_values(bench: Bench) -> None:
         (await bench.post(bench.submission(**change))).refused(422)
 
 
-@check
+@check_once
 async def deadlines_lie_in_order(bench: Bench) -> None:
     """OP-40: available_at, start_deadline_at and deadline_at lie in this order, else 422.
 
@@ -223,7 +223,7 @@ async def deadlines_lie_in_order(bench: Bench) -> None:
         (await bench.post(bench.submission(**change))).refused(422)
 
 
-@check
+@check_once
 async def other_media_type(bench: Bench) -> None:
     """OP-47: a body of another media type is 415.
 
@@ -239,7 +239,7 @@ async def other_media_type(bench: Bench) -> None:
     answer.refused(415)
 
 
-@check
+@check_once
 async def unknown_things(bench: Bench) -> None:
     """R-105, R-100, OP-47: what is absent is 404, a wrong method 405, in the envelope.
 
@@ -252,7 +252,7 @@ async def unknown_things(bench: Bench) -> None:
     (await bench.call("DELETE", "/v1/tasks")).refused(405)
 
 
-@check
+@check_once
 async def credential_is_required(bench: Bench) -> None:
     """R-104, OP-51: a request without a valid credential is 401, whatever it asks for.
 
@@ -269,7 +269,7 @@ async def credential_is_required(bench: Bench) -> None:
             (await bench.call("GET", path, headers=headers)).refused(401)
 
 
-@check
+@check_once
 async def another_application_sees_nothing(bench: Bench) -> None:
     """R-054, OP-47: another application's task is 404, and its keys are its own.
 
@@ -281,7 +281,7 @@ async def another_application_sees_nothing(bench: Bench) -> None:
         (await bench.call("GET", path, headers=headers)).refused(404)
 
 
-@check
+@check_once
 async def attempts_come_in_pages(bench: Bench) -> None:
     """R-063, R-053, OP-46: attempts are listed oldest first, in pages of at most 200.
 
@@ -312,7 +312,7 @@ async def attempts_come_in_pages(bench: Bench) -> None:
     (await bench.call("GET", f"/v1/tasks/{task_id}/attempts?limit=201")).refused(422)
 
 
-@check
+@check_once
 async def health(bench: Bench) -> None:
     """R-070, OP-48: liveness and readiness answer without a credential.
 
@@ -323,7 +323,7 @@ async def health(bench: Bench) -> None:
         expect_equal(answer.status, 200, f"the status of {path}", answer.body)
 
 
-@check
+@check_once
 async def request_id_is_not_the_key(bench: Bench) -> None:
     """R-095, OP-51: every answer has a request id of its own.
 
