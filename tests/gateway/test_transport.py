@@ -6,6 +6,7 @@ Whatever one peer does here, a worker on the same gateway must go on as if nothi
 import asyncio
 import json
 import os
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -225,6 +226,43 @@ async def test_a_peer_that_reads_no_pong_is_owed_only_the_last_one(
     assert pongs < count
 
 
+async def test_a_peer_that_asks_and_does_not_read_is_told_that_it_is_too_slow(
+    gateway: Gateway, app: App, port: int
+) -> None:
+    """R-158: at the bound of its queue, with an error and 4429; what waited for it is dropped."""
+    asked = 0
+    with raw_socket(port, receive_bytes=4_096) as peer:
+        await peer.upgrade(app.credential)
+        await peer.send(frame(TEXT, hello(app)))
+        session_id = (await peer.read_json())["session_id"]
+        (flooded,) = gateway.node.connections
+        async with undisturbed(gateway, app):
+            while not flooded.gone:
+                batch = [_unproven(session_id) for _ in range(100)]
+                await peer.send(b"".join(frame(TEXT, message) for message in batch))
+                asked += len(batch)
+                assert asked < 20 * limits.SEND_FRAMES_MAX, "nothing bounds its queue"
+            assert len(flooded._out) <= 2, "what waited is dropped; an error and a close remain"
+            while (said := await peer.read_json())["error"]["code"] == "attempt_not_found":
+                pass
+            assert said["error"]["code"] == "slow_consumer"
+            assert "reply_to" not in said
+            assert await peer.close_code() == 4429
+
+
+async def test_the_kernel_is_told_when_to_give_a_silent_peer_up(
+    gateway: Gateway, peer: RawSocket, app: App
+) -> None:
+    """A frozen machine acknowledges nothing; its connection is not kept for quarter of an hour."""
+    await welcomed(peer, app)
+    connections = list(gateway.server.server_state.connections)
+    assert connections
+    for connection in connections:
+        accepted = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+        timeout_ms = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert timeout_ms == limits.TCP_USER_TIMEOUT_MS
+
+
 # --- heads -------------------------------------------------------------------------------------
 
 
@@ -319,6 +357,13 @@ def _cut(payload: bytes) -> tuple[bytes, bytes, bytes]:
         frame(CONT, payload[third : 2 * third], fin=False),
         frame(CONT, payload[2 * third :]),
     )
+
+
+def _unproven(session_id: str) -> bytes:
+    """A renewal that is answered at once, without the store."""
+    body = {"task_id": "0" * 32, "attempt_id": "0" * 32, "epoch": "1", "lease_secret": "A" * 43}
+    head = {"protocol_version": "1", "type": "task.renew", "message_id": ids.next()}
+    return json.dumps({**head, "session_id": session_id, "body": body}).encode()
 
 
 def _capacity(session_id: str, message_id: str, number: int) -> bytes:
