@@ -37,6 +37,28 @@ async def test_a_success_settles_task_and_attempt_with_an_event(world: World) ->
     assert await world.count("lease") == await world.count("ready") == 0
 
 
+@pytest.mark.parametrize("safety", ["IDEMPOTENT", "RECONCILE_ONLY"])
+async def test_a_start_that_came_too_late_to_run_has_used_its_unit(
+    world: World, safety: str
+) -> None:
+    """OP-27: the start was granted, and only what was never started is free."""
+    worker = await world.worker()
+    start = await world.running(worker, max_attempts=2, recovery_safety=safety)
+    outcome = await world.finish(world.failure_of(start, "started_too_late"))
+    assert outcome.task_state == "WAITING"
+    assert (await world.view(start.task_id)).attempt_count == 1
+    world.wait(60_000)
+    await world.granted(worker, [start.task_id])
+    await world.close_session(worker.session_id)
+    assert (await world.view(start.task_id)).attempt_count == 1, "nobody started this one"
+    world.wait(60_000)
+    [last] = await world.granted(await world.worker(), [start.task_id])
+    await world.start(last)
+    await world.finish(world.failure_of(last, "started_too_late"))
+    view = await world.view(start.task_id)
+    assert (view.state, view.error_code, view.attempt_count) == ("FAILED", "started_too_late", 2)
+
+
 async def test_a_failure_waits_for_its_delay_doubling_up_to_the_maximum(world: World) -> None:
     worker = await world.worker()
     [task_id] = await world.submitted(max_attempts=6, initial_delay_ms=1000, max_delay_ms=5000)
