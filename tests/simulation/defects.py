@@ -295,7 +295,7 @@ def _counts_from_the_answer() -> Any:
     from orbit_sdk.worker import lease as leases
 
     kept = leases.stop_boundary
-    return patch("orbit_sdk.worker.desk.stop_boundary", boundary)
+    return patch("orbit_sdk.worker.attempt.stop_boundary", boundary)
 
 
 def _runs_unasked() -> Any:
