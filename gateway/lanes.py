@@ -52,33 +52,44 @@ class _AnyLane(Protocol):
     def admit(self, entry: Any) -> None: ...
 
 
+Turn: TypeAlias = tuple[_AnyLane, Any]
+"""A lane and one of its entries."""
+
+
 class Order:
     """The commands in flight or waiting, by key: one at a time for each key, first come first."""
 
     def __init__(self) -> None:
-        self._busy: dict[Hashable, deque[tuple[_AnyLane, Any]] | None] = {}
+        self._busy: dict[Hashable, Turn | deque[Turn]] = {}  # the turn under way is the first
 
     def __len__(self) -> int:
         return len(self._busy)
 
-    def enter(self, key: Hashable, lane: _AnyLane, entry: Any) -> bool:
-        """True when nothing of this key is under way; else the entry is kept for its turn."""
-        if key not in self._busy:
-            self._busy[key] = None
-            return True
-        waiting = self._busy[key]
-        if waiting is None:
-            waiting = self._busy[key] = deque()
-        waiting.append((lane, entry))
-        return False
+    def under_way(self, key: Hashable) -> Turn | None:
+        """The command of this key whose turn it is; None when nothing is under way."""
+        busy = self._busy.get(key)
+        return busy[0] if isinstance(busy, deque) else busy
+
+    def enter(self, key: Hashable, turn: Turn) -> None:
+        """A command of this key begins, or is kept for its turn when another is under way."""
+        busy = self._busy.get(key)
+        if busy is None:
+            self._busy[key] = turn
+        elif isinstance(busy, deque):
+            busy.append(turn)
+        else:
+            self._busy[key] = deque((busy, turn))
 
     def leave(self, key: Hashable) -> None:
         """The command under way is answered: the next one of its key may go."""
-        waiting = self._busy[key]
-        if not waiting:
+        busy = self._busy[key]
+        if not isinstance(busy, deque):
             del self._busy[key]
             return
-        lane, entry = waiting.popleft()
+        busy.popleft()
+        lane, entry = busy[0]
+        if len(busy) == 1:
+            self._busy[key] = busy[0]
         lane.admit(entry)
 
 
@@ -112,7 +123,8 @@ class Lane(Generic[C, O]):
         self._again = again
         self._same = same
         self._repeated = repeated
-        self._under_way: dict[Hashable, list[tuple[C, Reply[C, O]]]] = {}
+        self._repeats: dict[Hashable, list[tuple[C, Reply[C, O]]]] = {}
+        """By operation, of keys for which more than one command came."""
         self._queue_max = queue_max
         self._patience_s = patience_s
         self._width = width
@@ -132,16 +144,34 @@ class Lane(Generic[C, O]):
         if self.open >= self._queue_max:
             return False
         self.open += 1
-        operation = None if self._same is None else self._same(command)
-        if operation is not None:
-            repeats = self._under_way.get(operation)
-            if repeats is not None:
-                repeats.append((command, reply))
-                return True
-            self._under_way[operation] = []
         entry = (command, reply, time.monotonic() + self._patience_s)
-        if self._key is None or self._order.enter(self._key(command), self, entry):
+        if self._key is None:
             self.admit(entry)
+            return True
+        key = self._key(command)
+        under_way = self._order.under_way(key)
+        if under_way is None:
+            self._order.enter(key, (self, entry))
+            self.admit(entry)
+        elif not self._shares(under_way, command, reply):
+            self._order.enter(key, (self, entry))
+        return True
+
+    def _shares(self, under_way: Turn, command: C, reply: Reply[C, O]) -> bool:
+        """Whether this is a repeat of what is under way or waits, and so needs no call."""
+        if self._same is None:
+            return False
+        lane, (first, *_) = under_way
+        if lane is self and (known := self._same(first)) is not None:
+            self._repeats.setdefault(known, [])
+        operation = self._same(command)
+        if operation is None:
+            return False
+        repeats = self._repeats.get(operation)
+        if repeats is None:
+            self._repeats[operation] = []
+            return False
+        repeats.append((command, reply))
         return True
 
     def admit(self, entry: Entry[C, O]) -> None:
@@ -249,15 +279,16 @@ class Lane(Generic[C, O]):
     def _answer(self, entry: Entry[C, O], outcome: O | Refused) -> None:
         command, reply, _ = entry
         self._reply(command, reply, outcome)
-        operation = None if self._same is None else self._same(command)
-        repeats = None if operation is None else self._under_way.pop(operation)
-        if repeats:
-            if self._repeated is not None and not isinstance(outcome, Refused):
-                outcome = self._repeated(outcome)
-            for repeat, repeat_reply in repeats:
-                self._reply(repeat, repeat_reply, outcome)
+        if self._repeats and self._same is not None:
+            for repeat, repeat_reply in self._repeats.pop(self._same(command), ()):
+                self._reply(repeat, repeat_reply, self._repeat_of(outcome))
         if self._key is not None:
             self._order.leave(self._key(command))
+
+    def _repeat_of(self, outcome: O | Refused) -> O | Refused:
+        if self._repeated is None or isinstance(outcome, Refused):
+            return outcome
+        return self._repeated(outcome)
 
     def _reply(self, command: C, reply: Reply[C, O], outcome: O | Refused) -> None:
         self.open -= 1
