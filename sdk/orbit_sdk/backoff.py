@@ -15,6 +15,10 @@ class Backoff:
     cap_s: float
     spread: float = 0.5
 
+    def within(self, cap_s: float) -> "Backoff":
+        """The same under a lower cap."""
+        return Backoff(self.first_s, min(self.cap_s, cap_s), self.spread)
+
     def delay_s(self, tries: int, share: float) -> float:
         """The wait after `tries` failures in a row (from 1), never 0 and never above the cap."""
         doublings = min(max(tries, 1) - 1, 32)

@@ -41,7 +41,6 @@ from orbit_sdk.worker.effects import (
 from orbit_sdk.worker.handoff import Handoff
 from orbit_sdk.worker.limits import (
     CLOSE_TIMEOUT_S,
-    CONNECT_BACKOFF,
     OPEN_TIMEOUT_S,
     OUTBOX_FRAMES_MAX,
     READ_AHEAD_FRAMES,
@@ -52,6 +51,7 @@ from orbit_sdk.worker.limits import (
     RELAY_TIMEOUT_SHARE,
     SESSION_PROVEN_S,
     WRITE_DEADLINE_S,
+    connect_backoff,
 )
 from orbit_sdk.worker.outcomes import Report
 from orbit_sdk.worker.relay import Parcel
@@ -173,7 +173,8 @@ class Connection:
                 return
             proven = time.monotonic() - self._welcomed_at >= SESSION_PROVEN_S
             tries = 1 if proven else tries + 1
-            wait_s = CONNECT_BACKOFF.delay_s(tries, random.random())
+            backoff = connect_backoff(self._core.held, self._lease_s)
+            wait_s = backoff.delay_s(tries, random.random())
             _log.warning("disconnected (%s); connecting again in %.1f s", trouble, wait_s)
             await self._pause(wait_s)
 

@@ -49,6 +49,16 @@ OPERATION_BACKOFF = Backoff(first_s=0.1, cap_s=5.0)
 # Between connects. The cap keeps every worker within seconds of a cluster that came back.
 CONNECT_BACKOFF = Backoff(first_s=0.2, cap_s=5.0)
 
+# A worker that holds attempts waits no longer than this share of their lease, 5 s of the default
+# one: gateways that go one after the other must not cost what it runs.
+HELD_WAIT_SHARE = 1 / 6
+
+
+def connect_backoff(held: int, lease_s: float) -> Backoff:
+    """Between connects of a worker that holds so many attempts under such a lease."""
+    return CONNECT_BACKOFF.within(lease_s * HELD_WAIT_SHARE) if held else CONNECT_BACKOFF
+
+
 # A session that lived this long was a success: the next connect starts with a short wait again.
 # Shorter ones do not, so that connect, fail, connect never becomes a loop without pauses.
 SESSION_PROVEN_S = 10.0

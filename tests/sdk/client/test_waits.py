@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from orbit_sdk.backoff import Backoff
 from orbit_sdk.client.answers import retry_after_s
+from orbit_sdk.worker.limits import connect_backoff
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
@@ -15,6 +16,16 @@ def test_delays_are_capped_positive_and_spread(tries: int, share: float) -> None
     delay = backoff.delay_s(tries, share)
     assert 0.05 <= delay <= 5.0
     assert delay <= backoff.delay_s(tries, 0.0)
+
+
+@given(st.integers(1, 10_000), st.floats(1.0, 3600.0), st.floats(0, 1, exclude_max=True))
+def test_a_worker_that_holds_attempts_is_back_well_within_their_lease(
+    tries: int, lease_s: float, share: float
+) -> None:
+    """R-153, INV-22: two waits and two thirds of the lease are left, however often it failed."""
+    wait_s = connect_backoff(1, lease_s).delay_s(tries, share)
+    assert 0 < wait_s <= lease_s / 6
+    assert connect_backoff(0, lease_s).cap_s == 5.0
 
 
 def test_delays_double_up_to_the_cap() -> None:
