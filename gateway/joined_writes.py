@@ -14,7 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from gateway import limits
 
 
-class _JoiningTransport:
+class JoiningTransport:
     """A transport whose `write` joins what is written in one turn; the rest is the transport's."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -22,6 +22,11 @@ class _JoiningTransport:
         self._loop = loop
         self._parts: list[bytes] = []
         self._bytes = 0
+        self.peer_may_send = False
+        """Set before a close that the peer does not expect: bytes that nobody reads become a reset,
+        and that overtakes the frame which says why (RFC 6455, 7.1.1)."""
+        self.lingers = False
+        """Whether only the peer's half is open, for a moment; what it sends is thrown away."""
 
     def write(self, data: bytes) -> None:
         if not self._parts:
@@ -33,7 +38,18 @@ class _JoiningTransport:
 
     def close(self) -> None:
         self._flush()
-        self._transport.close()
+        if self.lingers or self._transport.is_closing():
+            return
+        if not self.peer_may_send or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self.lingers = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(limits.LINGER_S, self._transport.close)
+
+    def is_closing(self) -> bool:
+        return self.lingers or self._transport.is_closing()
 
     def _flush(self) -> None:
         if self._parts and not self._transport.is_closing():
@@ -50,5 +66,5 @@ class JoinedWritesProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection over from the HTTP protocol."""
-        joining = _JoiningTransport(cast(asyncio.Transport, transport), self.loop)
-        super().connection_made(cast(asyncio.Transport, joining))
+        self.joining = JoiningTransport(cast(asyncio.Transport, transport), self.loop)
+        super().connection_made(cast(asyncio.Transport, self.joining))

@@ -144,7 +144,8 @@ HEAD_BYTES_MAX: Final = 65_536
 """A whole request head, from its connection or its first byte on. At the bound: 431, or a close."""
 
 LINGER_S: Final = 2.0
-"""How long the rest of a refused body is read and thrown away, so that the refusal arrives."""
+"""How long the rest of a refused body, or of a message that ends its socket, is read and thrown
+away, so that the refusal arrives."""
 
 READ_SLICE_BYTES: Final = 65_536
 """Bytes of one socket between two turns of the loop: ten thousand of the smallest frames take some

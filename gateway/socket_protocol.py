@@ -29,6 +29,8 @@ class WorkerSocketProtocol(JoinedWritesProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what has come, a slice a turn: the smallest frames are thousands to a read."""
+        if self.joining.lingers:
+            return
         size = limits.READ_SLICE_BYTES
         if not self._slices:
             if len(data) <= size:
@@ -67,6 +69,11 @@ class WorkerSocketProtocol(JoinedWritesProtocol):
             self.handle_parser_exception()
             return
         super().handle_cont(event)
+
+    def handle_parser_exception(self) -> None:
+        """Broken framing ends the connection, and the peer is to learn by which code."""
+        self.joining.peer_may_send = True
+        super().handle_parser_exception()
 
     # --- answering -----------------------------------------------------------------------------
 

@@ -156,6 +156,17 @@ async def test_broken_framing_closes_with_its_code(
         assert await peer.close_code() == code
 
 
+async def test_a_peer_that_is_still_sending_learns_why_it_is_closed(
+    peer: RawSocket, app: App
+) -> None:
+    """OP-07: bytes that nobody reads become a reset, ahead of the frame that says why."""
+    await welcomed(peer, app)
+    await peer.send(BROKEN["too large by its head"][0])
+    for _ in range(64):
+        await peer.send(b" " * 65_536)
+    assert await peer.close_code() == 1009
+
+
 async def test_garbage_after_the_upgrade_closes_the_connection(
     gateway: Gateway, app: App, port: int
 ) -> None:
