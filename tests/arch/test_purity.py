@@ -21,10 +21,12 @@ PURE = (
             "desk",
             "dialect",
             "effects",
+            "holdings",
             "lease",
             "limits",
             "mail",
             "outcomes",
+            "relay",
             "session",
         )
     ),
@@ -32,6 +34,7 @@ PURE = (
         f"gateway/worker/{name}.py"
         for name in ("actions", "answers", "attempts", "dialect*", "session", "slots")
     ),
+    "gateway/http/held_items.py",
     *(
         f"dispatcher/{name}.py"
         for name in ("ledger", "limits", "matching", "sharing", "slots", "view")

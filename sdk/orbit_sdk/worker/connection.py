@@ -44,17 +44,12 @@ from orbit_sdk.worker.limits import (
     OPEN_TIMEOUT_S,
     OUTBOX_FRAMES_MAX,
     READ_AHEAD_FRAMES,
-    RELAY_LOOK_MAX_S,
-    RELAY_LOOK_MIN_S,
-    RELAY_LOOK_SHARE,
-    RELAY_TIMEOUT_S,
-    RELAY_TIMEOUT_SHARE,
     SESSION_PROVEN_S,
     WRITE_DEADLINE_S,
     connect_backoff,
 )
 from orbit_sdk.worker.outcomes import Report
-from orbit_sdk.worker.relay import Parcel
+from orbit_sdk.worker.relay import Parcel, look_after_s, patience_s
 from orbit_sdk.worker.runner import Runner
 from orbit_sdk.worker.session import SessionCore
 
@@ -193,16 +188,14 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as posts:
                 while True:
-                    look_s = self._lease_s * RELAY_LOOK_SHARE
-                    await asyncio.sleep(min(RELAY_LOOK_MAX_S, max(RELAY_LOOK_MIN_S, look_s)))
+                    await asyncio.sleep(look_after_s(self._lease_s))
                     for parcel in self._core.look_for_relays(time.monotonic()):
                         posts.create_task(self._post(courier, parcel))
         finally:
             await courier.close()
 
     async def _post(self, courier: Courier, parcel: Parcel) -> None:
-        timeout_s = min(RELAY_TIMEOUT_S, self._lease_s * RELAY_TIMEOUT_SHARE)
-        results = await courier.post(parcel, timeout_s)
+        results = await courier.post(parcel, patience_s(self._lease_s))
         self._apply(self._core.relayed(parcel, results, time.monotonic()))
 
     def _relay_ended(self, relaying: "asyncio.Task[None]") -> None:

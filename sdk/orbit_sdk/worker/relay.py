@@ -20,7 +20,15 @@ from orbit_sdk.worker.attempt import Held, Step
 from orbit_sdk.worker.desk import Desk
 from orbit_sdk.worker.dialect import Operation
 from orbit_sdk.worker.lease import relay_due
-from orbit_sdk.worker.limits import OPERATION_BACKOFF, RELAY_REPORT_AFTER_S
+from orbit_sdk.worker.limits import (
+    OPERATION_BACKOFF,
+    RELAY_LOOK_MAX_S,
+    RELAY_LOOK_MIN_S,
+    RELAY_LOOK_SHARE,
+    RELAY_REPORT_AFTER_S,
+    RELAY_TIMEOUT_S,
+    RELAY_TIMEOUT_SHARE,
+)
 
 PATHS = {
     Operation.RENEW: "/v1/worker/attempts:renew",
@@ -33,6 +41,16 @@ _ROOM_BYTES = 4_096
 _FINAL = frozenset({ErrorCode.ATTEMPT_NOT_FOUND.value, ErrorCode.OPERATION_CONFLICT.value})
 # The item itself was not understood: the socket may still take it.
 _UNFIT = frozenset({ErrorCode.BAD_REQUEST.value, ErrorCode.VALIDATION_FAILED.value})
+
+
+def look_after_s(lease_s: float) -> float:
+    """How long the shell waits before it looks again for what is to be posted."""
+    return min(RELAY_LOOK_MAX_S, max(RELAY_LOOK_MIN_S, lease_s * RELAY_LOOK_SHARE))
+
+
+def patience_s(lease_s: float) -> float:
+    """How long a posted parcel waits for its answer."""
+    return min(RELAY_TIMEOUT_S, lease_s * RELAY_TIMEOUT_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
