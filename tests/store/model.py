@@ -107,7 +107,7 @@ class Attempt:
         return self.state in ("LEASED", "RUNNING")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Instance:
     """A worker process."""
 
@@ -117,7 +117,7 @@ class Instance:
     current: "Session | None" = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """An accepted connection of an instance."""
 
@@ -240,12 +240,13 @@ class Model:
         attempt.start = (message, self._receipt(attempt))
         return self._answer(attempt, attempt.start[1])
 
-    def renew(self, session: Session, attempt: Attempt, message: str) -> Answer:
-        """Extend a valid lease; under an intent only tell (OP-12, OP-03)."""
+    def renew(self, by: Session | Instance, attempt: Attempt, message: str) -> Answer:
+        """Extend a valid lease; under an intent only tell (OP-12, OP-03). An instance that has
+        proven itself may ask as well, past its sessions (OP-21)."""
         self._settle_if_over(attempt)
-        if refusal := self._refusal(session):
+        if refusal := self._refusal_to(by, attempt):
             return Answer(refusal)
-        if attempt.held and attempt.session is not session:
+        if attempt.held and by not in (attempt.session, attempt.session.instance):
             return Answer("resume_required")
         if not attempt.held or attempt.intent is not None:
             return self._late("renew", attempt, message, None)
@@ -259,20 +260,26 @@ class Model:
         return self._answer(attempt, receipt)
 
     def finish(
-        self, session: Session, attempt: Attempt, message: str, outcome: str, code: str | None
+        self,
+        by: Session | Instance,
+        attempt: Attempt,
+        message: str,
+        outcome: str,
+        code: str | None,
     ) -> Answer:
-        """Settle an attempt as reported (R-140, OP-27, OP-28). Equal reports have equal hashes."""
+        """Settle an attempt as reported (R-140, OP-27, OP-28), by a session or an instance as for
+        `renew`. Equal reports have equal hashes."""
         self._settle_if_over(attempt)
         meaning = f"{outcome} {code}"
-        refusal = self._refusal(session)
+        refusal = self._refusal_to(by, attempt)
         if not attempt.held:
             repeats = attempt.finish is not None and attempt.finish[1] == meaning
-            if refusal and not repeats:
+            if refusal and not (repeats and isinstance(by, Session)):
                 return Answer(refusal)
             return self._late("finish", attempt, message, meaning)
         if refusal:
             return Answer(refusal)
-        if attempt.session is not session:
+        if by not in (attempt.session, attempt.session.instance):
             return Answer("resume_required")
         if attempt.state == "LEASED":
             return Answer("operation_conflict")
@@ -375,6 +382,12 @@ class Model:
         if session.closed:
             return "session_superseded"
         return "session_expired" if session.expires <= self.now else ""
+
+    def _refusal_to(self, by: Session | Instance, attempt: Attempt) -> str:
+        """A session may speak while it is open, an instance of what is its own."""
+        if isinstance(by, Session):
+            return self._refusal(by)
+        return "" if attempt.session.instance is by else "attempt_not_found"
 
     def _receipt(self, attempt: Attempt, disposition: str = "APPLIED") -> Receipt:
         task = attempt.task

@@ -13,10 +13,7 @@ from store.commands import (
     finish_attempts,
     renew_leases,
 )
-from tests.store.world import LEASE_MS, Worker, World
-
-SECRET_HASH = b"i" * 32
-
+from tests.store.world import LEASE_MS, SECRET_HASH, Worker, World
 
 C = TypeVar("C", AttemptCommand, FinishCommand)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -24,16 +25,25 @@ from hypothesis.stateful import (
 )
 
 from store import dispatch as store
-from store.commands import AttemptCommand, CommandOutcome
+from store.commands import (
+    NO_SESSION,
+    AttemptCommand,
+    CommandOutcome,
+    FinishCommand,
+    InstanceProof,
+)
 from store.invariants import violations
 from store.operations import TaskOutcome
 from tests.store.model import Answer, Attempt, Change, Model, Session, Task
-from tests.store.world import START, World
+from tests.store.world import SECRET_HASH, START, World
 
 T = TypeVar("T")
+C = TypeVar("C", AttemptCommand, FinishCommand)
 Act = Callable[[Any], Coroutine[Any, Any, TaskOutcome]]
 PICK = st.integers(0, 9)
 """An index into whatever there is, modulo; small ones are the newest."""
+PAST = st.sampled_from([False, False, True])
+"""Whether a command comes past the sockets."""
 RARELY = st.sampled_from([False] * 9 + [True])
 STEPS = int(os.environ.get("ORBIT_MODEL_STEPS", "5000"))
 SEQUENCE_STEPS = 50
@@ -207,11 +217,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.compare(outcome, self.model.start(by, attempt, command.message_id))
 
     @precondition(lambda self: self.model.attempts)
-    @rule(pick=PICK, session=PICK, own=st.integers(0, 3), message=PICK)
-    def renew(self, pick: int, session: int, own: int, message: int) -> None:
+    @rule(pick=PICK, session=PICK, own=st.integers(0, 3), message=PICK, past=PAST)
+    def renew(self, pick: int, session: int, own: int, message: int, past: bool) -> None:
         command, attempt, by = self.command(pick, session, own, message)
-        outcome = self.run(self.world.renew(command))
-        self.compare(outcome, self.model.renew(by, attempt, command.message_id))
+        asked = past_its_session(command, by) if past else command
+        outcome = self.run(self.world.renew(asked))
+        asker = by.instance if past else by
+        self.compare(outcome, self.model.renew(asker, attempt, command.message_id))
 
     @precondition(lambda self: self.model.attempts)
     @rule(
@@ -219,6 +231,7 @@ class StoreMachine(RuleBasedStateMachine):
         session=PICK,
         own=st.integers(0, 3),
         message=PICK,
+        past=PAST,
         report=st.sampled_from(
             [
                 ("SUCCEEDED", None),
@@ -230,8 +243,9 @@ class StoreMachine(RuleBasedStateMachine):
         ),
     )
     def finish(
-        self, pick: int, session: int, own: int, message: int, report: tuple[str, str | None]
-    ) -> None:
+        self, pick: int, session: int, own: int, message: int, past: bool,
+        report: tuple[str, str | None],
+    ) -> None:  # fmt: skip
         command, attempt, by = self.command(pick, session, own, message)
         outcome, code = report
         finish = self.world.finish_of(
@@ -241,8 +255,10 @@ class StoreMachine(RuleBasedStateMachine):
             error_code=code,
             hash=hashlib.sha256(f"{outcome} {code}".encode()).digest(),
         )
-        expected = self.model.finish(by, attempt, command.message_id, outcome, code)
-        self.compare(self.run(self.world.finish(finish)), expected)
+        asker = by.instance if past else by
+        expected = self.model.finish(asker, attempt, command.message_id, outcome, code)
+        asked = past_its_session(finish, by) if past else finish
+        self.compare(self.run(self.world.finish(asked)), expected)
 
     @precondition(lambda self: self.model.attempts)
     @rule(pick=PICK, session=PICK, own=st.integers(0, 3))
@@ -382,6 +398,12 @@ class StoreMachine(RuleBasedStateMachine):
                 self.instant(expected.receipt.until),
                 expected.receipt.disposition,
             )
+
+
+def past_its_session(command: C, by: Session) -> C:
+    """The same command, sent by the session's instance for itself (OP-21)."""
+    proof = InstanceProof(by.instance.id, SECRET_HASH)
+    return msgspec.structs.replace(command, session_id=NO_SESSION, instance=proof)
 
 
 def receipt_of(outcome: CommandOutcome) -> tuple[Any, ...]:

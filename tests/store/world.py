@@ -29,6 +29,8 @@ from store.operations import CancelTask, GateOutcome, ResolveTask, RetryTask, Se
 START = datetime(2031, 5, 17, 9, 30, tzinfo=UTC)
 LEASE_MS = 30_000
 DAY_MS = 86_400_000
+SECRET_HASH = b"i" * 32
+"""Of the instances."""
 WIPE = "".join(
     f"DELETE FROM {table};"
     for table in (
@@ -161,7 +163,7 @@ class World:
             session_id=self.id(),
             namespace_id=self.namespace_id,
             instance_id=self.id(),
-            secret_hash=b"i" * 32,
+            secret_hash=SECRET_HASH,
             queue_id=self.queue_id,
             routes=(self.route_id,),
             capacity=10,
