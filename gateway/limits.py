@@ -147,9 +147,11 @@ LINGER_S: Final = 2.0
 """How long the rest of a refused body, or of a message that ends its socket, is read and thrown
 away, so that the refusal arrives."""
 
-READ_SLICE_BYTES: Final = 65_536
-"""Bytes of one socket between two turns of the loop: ten thousand of the smallest frames take some
-50 ms, and a full worker's burst of commands still comes in one or two pieces, for one batch."""
+TURN_BYTES: Final = 65_536
+TURN_SHARE_BYTES: Final = 8_192
+"""Bytes of all worker sockets between two turns of the loop, and of one while others wait: ten
+thousand of the smallest frames take some 50 ms, and a full worker's burst of commands still comes
+in one or two pieces, for one batch. A beat takes a dozen turns."""
 
 FRAGMENTS_MAX: Final = 1_024
 """Fragments of one message, which may be empty and so escape the frame limit. Then 1009."""
@@ -166,4 +168,5 @@ assert wire.SEND_QUEUE_FRAMES_MAX < SEND_FRAMES_MAX
 assert wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
 assert SUBMIT_PATIENCE_S < SUBMIT_WAIT_S < 5.0
 assert UNSENT_AGE_MS / 1000 + UNSENT_INTERVAL_S + UNSENT_TICK_S <= 4.0  # INV-14: 5 s of dispatch
+assert TURN_SHARE_BYTES <= TURN_BYTES
 assert BEAT_INTERVAL_MAX_S + BEAT_TIMEOUT_S < READY_STALE_S < 5.0

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from gateway import limits
 from gateway.http_protocol import BoundedHttpProtocol
 from gateway.node import Node
-from gateway.socket_protocol import WorkerSocketProtocol
+from gateway.socket_protocol import SharedState, WorkerSocketProtocol
 from orbit_sdk.protocol import limits as wire
 
 _DENIED: Final = "ASGI callable returned without completing handshake."
@@ -47,6 +47,7 @@ class GatewayServer(uvicorn.Server):
                 proxy_headers=False,
             )
         )
+        self.server_state = SharedState()
         self._node = node
         self._grace_s = grace_s
 

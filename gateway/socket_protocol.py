@@ -8,7 +8,11 @@ the other connections of the loop get their turns in between (INV-37).
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from uvicorn import Config
+from uvicorn.server import ServerState
+
 from gateway import limits
+from gateway.intake import Intake
 from gateway.joined_writes import JoinedWritesProtocol
 from orbit_sdk.protocol.errors import CloseCode
 
@@ -17,46 +21,61 @@ if TYPE_CHECKING:
     from websockets.frames import Frame
 
 
+class SharedState(ServerState):
+    """What the connections of one server share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.intake: Final = Intake()
+
+
 class WorkerSocketProtocol(JoinedWritesProtocol):
     """Joined writes, and bounds on what comes in and on what answers itself."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._slices: Final[deque[bytes]] = deque()
+    def __init__(self, config: Config, server_state: ServerState, **options: Any) -> None:
+        super().__init__(config, server_state, **options)
+        assert isinstance(server_state, SharedState)
+        self._intake: Final = server_state.intake
+        self._shares: Final[deque[bytes]] = deque()
         self._late_pong = b""
 
     # --- reading -------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come, a slice a turn: the smallest frames are thousands to a read."""
+        """Take what has come, or what of it may be taken now, and read no more until then."""
         if self.joining.lingers:
             return
-        size = limits.READ_SLICE_BYTES
-        if not self._slices:
-            if len(data) <= size:
+        if not self._shares:
+            if self._intake.admits(len(data)):
                 super().data_received(data)
                 return
-            self.loop.call_soon(self._feed)
-        self._slices.extend(data[at : at + size] for at in range(0, len(data), size))
+            self._intake.wait(self)
+        size = limits.TURN_SHARE_BYTES
+        self._shares.extend(data[at : at + size] for at in range(0, len(data), size))
         self.transport.pause_reading()
 
-    def _feed(self) -> None:
+    @property
+    def waits(self) -> bool:
+        """Whether something was read and not yet taken in."""
+        return bool(self._shares)
+
+    def take_share(self) -> int:
+        """Take in the next share, in a turn of the intake's."""
         if self.disconnected or self.transport.is_closing():
-            self._slices.clear()
-            return
-        part = self._slices.popleft()
-        super().data_received(part)
-        if self._slices:
-            self.loop.call_soon(self._feed)
-        elif not (self.read_paused or self.transport.is_closing()):
+            self._shares.clear()
+            return 0
+        share = self._shares.popleft()
+        super().data_received(share)
+        if not (self._shares or self.read_paused or self.transport.is_closing()):
             self.transport.resume_reading()
+        return len(share)
 
     async def receive(self) -> "ASGIReceiveEvent":
         """The next message; reading goes on only when nothing read is left."""
         message = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
-            if not self._slices:
+            if not self._shares:
                 self.transport.resume_reading()
         return message
 
