@@ -84,6 +84,7 @@ class Relay:
         self._new_id = new_id
         self._share = share
         self._renewals: dict[str, str] = {}  # attempt → message id, until it is answered
+        self._again_at: dict[str, float] = {}  # attempt → its lease stays short; ask no sooner
         self._reports: dict[str, float] = {}  # message id → since when it has waited, socket down
         self._unfit: set[str] = set()
         self._under_way: set[Operation] = set()
@@ -152,10 +153,21 @@ class Relay:
                 self._desk.lose(held, code)
             else:
                 self._desk.renewed(held, result.lease, parcel.sent_at, now)
+                self._rest(held, now)
+
+    def _rest(self, held: Held, now: float) -> None:
+        """A lease that is short even so ends with its attempt's time, which no renewal moves: it is
+        asked for again when half of what is left has gone, and so on."""
+        left_s = held.boundary - now
+        if left_s < self._desk.lease_s / 2:
+            self._again_at[held.ref.attempt_id] = now + left_s / 2
+        else:
+            self._again_at.pop(held.ref.attempt_id, None)
 
     def _is_due(self, held: Held, connected: bool, now: float) -> bool:
         short = relay_due(held.boundary, self._desk.lease_s, connected=connected) <= now
         if held.step is Step.RUNNING:
+            short &= now >= self._again_at.get(held.ref.attempt_id, -inf)
             return short and not held.lost and (held.untold or not held.cancelled)
         if held.step is not Step.FINISHING or held.finish_id is None:
             return False
@@ -213,8 +225,10 @@ class Relay:
     def _forget_settled(self) -> None:
         if len(self._desk.attempts) == 0:
             self._renewals.clear()
+            self._again_at.clear()
             self._reports.clear()
             self._unfit.clear()
             return
-        for attempt_id in [a for a in self._renewals if self._desk.attempts.find(a) is None]:
-            del self._renewals[attempt_id]
+        for kept in (self._renewals, self._again_at):
+            for attempt_id in [a for a in kept if self._desk.attempts.find(a) is None]:
+                del kept[attempt_id]

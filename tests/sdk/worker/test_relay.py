@@ -1,6 +1,7 @@
 """What a worker sends past a bad socket: seldom, in time, under the socket's own message ids."""
 
 import json
+from datetime import timedelta
 from typing import Any, Literal
 
 from orbit_sdk.protocol.frames import FinishFrame, RenewFrame, ResumeFrame
@@ -32,11 +33,15 @@ def items(parcel: Parcel) -> list[dict[str, Any]]:
 
 
 def result(
-    parcel: Parcel, state: AttemptState = AttemptState.RUNNING, *, active: bool = True
+    parcel: Parcel,
+    state: AttemptState = AttemptState.RUNNING,
+    *,
+    active: bool = True,
+    left_s: float = LEASE_S,
 ) -> HeldResult:
     """The answer to a parcel of one item: a fresh lease, or what has ended it."""
     now = time_text(START)
-    until = time_text(START.replace(second=5 + int(LEASE_S)))
+    until = time_text(START + timedelta(seconds=left_s))
     word: Literal["renew", "finish"] = "renew" if parcel.operation is Operation.RENEW else "finish"
     receipt = Receipt(word, TaskState.RUNNING, state, "3", until, "APPLIED")
     return HeldResult(
@@ -83,6 +88,21 @@ def test_a_lease_that_runs_short_without_a_socket_is_renewed() -> None:
     wired.pass_to(again.sent_at + USABLE_S / 2 + 0.1)
     (next_one,) = wired.core.look_for_relays(wired.now)
     assert next_one.names[0][1] != parcel.names[0][1]
+
+
+def test_a_lease_that_no_renewal_moves_is_asked_for_ever_more_seldom() -> None:
+    """It ends with its attempt: of each look's request nobody would have anything."""
+    wired = running()
+    ends_at = wired.now + LEASE_S
+    wired.cut()
+    asked = 0
+    while not wired.taken(Stop):
+        for parcel in wired.core.look_for_relays(wired.now):
+            asked += 1
+            relayed(wired, parcel, result(parcel, left_s=ends_at - parcel.sent_at))
+        wired.pass_to(wired.now + 1.0)
+    assert 2 <= asked <= 6
+    assert wired.now <= ends_at
 
 
 def test_without_an_answer_the_boundary_stands() -> None:
