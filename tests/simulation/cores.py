@@ -2,13 +2,19 @@
 
 `ServerCore` is one session of a gateway, `WorkerCore` one worker process over all its sessions.
 Each carries out what its core decides through a port, in order, and says what crosses the wire as
-plain `Asked` and `Told`, so that shells and checks know nothing of a dialect or of frames.
+plain `Asked` and `Told`, so that shells and checks know nothing of a dialect or of frames. `Posted`
+is one request past the sockets as a gateway serves it, `Parcel` the same as a worker sends it.
 """
 
+import hashlib
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
+import msgspec
+
+from gateway.http.held_items import Command, HeldItems
 from gateway.lanes import UNAVAILABLE, Refused
 from gateway.worker import actions
 from gateway.worker import dialect as server_dialect
@@ -24,6 +30,7 @@ from orbit_sdk.protocol import frames, frames_v2
 from orbit_sdk.protocol.errors import ErrorCode
 from orbit_sdk.protocol.frames import Capability
 from orbit_sdk.protocol.frames_v2 import AttemptItem, FinishItem
+from orbit_sdk.protocol.held import HeldBody, HeldResult, decode_held
 from orbit_sdk.protocol.states import AttemptState, Outcome
 from orbit_sdk.protocol.times import parse_time
 from orbit_sdk.worker import dialect as worker_dialect
@@ -31,8 +38,9 @@ from orbit_sdk.worker import effects
 from orbit_sdk.worker.dialect import Dialect as WorkerDialect
 from orbit_sdk.worker.dialect import Event
 from orbit_sdk.worker.effects import StopReason
-from orbit_sdk.worker.limits import CONNECT_BACKOFF, SESSION_PROVEN_S
+from orbit_sdk.worker.limits import SESSION_PROVEN_S, connect_backoff
 from orbit_sdk.worker.outcomes import CANCELLED, WORKER_STOPPED, Report
+from orbit_sdk.worker.relay import Parcel, look_after_s, patience_s
 from orbit_sdk.worker.session import Identity, SessionCore
 from orbit_sdk.worker.session import Phase as WorkerPhase
 from store.commands import (
@@ -49,7 +57,7 @@ from store.dispatch import Assignment, Intent
 
 __all__ = [
     "CANCELLED",
-    "CONNECT_BACKOFF",
+    "NO_SECRET",
     "SESSION_PROVEN_S",
     "UNAVAILABLE",
     "V1",
@@ -57,7 +65,10 @@ __all__ = [
     "WORKER_STOPPED",
     "Asked",
     "Lease",
+    "Command",
     "Operation",
+    "Parcel",
+    "Posted",
     "Refused",
     "ServerCore",
     "ServerPort",
@@ -66,12 +77,19 @@ __all__ = [
     "Version",
     "WorkerCore",
     "WorkerPort",
+    "connect_backoff",
+    "look_after_s",
+    "passed_off",
+    "patience_s",
+    "results_of",
+    "secret_of",
 ]
 
 NAMESPACE: Final = "9" * 32
 QUEUE: Final = "8" * 32
 HANDLER: Final = "work"
-SECRET: Final = "A" * 43
+NO_SECRET: Final = "A" * 43
+"""A proof of nothing, neither of a lease nor of an instance."""
 _RING: Final = KeyRing({1: bytes(range(32))})
 
 
@@ -302,7 +320,7 @@ class ServerCore:
             self.id,
             NAMESPACE,
             hello.instance_id,
-            hello.instance_secret.encode(),
+            hashlib.sha256(hello.instance_secret.encode()).digest(),
             hello.queue_id,
             (1,),
             hello.capacity,
@@ -310,6 +328,31 @@ class ServerCore:
             self._session_max_ms,
             "key",
         )
+
+
+class Posted:
+    """One request past the sockets, at a gateway."""
+
+    def __init__(self, operation: Operation, body: bytes) -> None:
+        held = decode_held(body)
+        self._items = HeldItems(operation, NAMESPACE, held, _RING)
+        for raw in held.items:
+            self._items.read(raw)
+
+    @property
+    def commands(self) -> dict[int, Command]:
+        return self._items.commands
+
+    @property
+    def missing(self) -> int:
+        return self._items.missing
+
+    def answered(self, place: int, outcome: CommandOutcome | Refused) -> None:
+        self._items.answered(place, outcome)
+
+    def answer(self) -> bytes:
+        """What goes back, as far as it is known."""
+        return msgspec.json.encode(self._items.results())
 
 
 def told_by(version: Version, data: bytes) -> Told:
@@ -334,6 +377,20 @@ def told_by(version: Version, data: bytes) -> Told:
         case worker_dialect.Draining(session_id):
             return Told("drain", event, session_id)
     assert_never(event)
+
+
+_results: Final = msgspec.json.Decoder(list[HeldResult]).decode
+
+
+def results_of(answer: bytes) -> list[Result]:
+    """The answer to a parcel in plain words."""
+    found = []
+    for one in _results(answer):
+        if one.receipt is None or one.lease is None:
+            found.append(Result(code="" if one.error is None else one.error.code))
+        else:
+            found.append(_result(frames.CommandResult(one.receipt, one.lease, one.deduplicated)))
+    return found
 
 
 def _result(result: frames.CommandResult | frames.LeaseBody | frames.ErrorBody) -> Result:
@@ -369,7 +426,7 @@ class WorkerPort(Protocol):
     def run(self, attempt_id: str, task_id: str) -> None: ...
     def stop(self, attempt_id: str, reason: StopReason) -> None: ...
     def settled(self, attempt_id: str, applied: bool) -> None: ...
-    def welcomed(self, session_id: str) -> None: ...
+    def welcomed(self, session_id: str, lease_s: float) -> None: ...
     def leave(self, code: str, final: bool) -> None: ...
     def noted(self, what: str, attempt_id: str) -> None: ...
 
@@ -387,7 +444,8 @@ class WorkerCore:
     ) -> None:
         self._port = port
         self._version = V1
-        identity = Identity(instance_id, SECRET, QUEUE, (Capability(HANDLER, "1", "1"),))
+        can = (Capability(HANDLER, "1", "1"),)
+        identity = Identity(instance_id, secret_of(instance_id), QUEUE, can)
         self._core = SessionCore(identity, slots, new_id, share)
 
     @property
@@ -439,6 +497,15 @@ class WorkerCore:
     def tick(self, now: float) -> None:
         self._carry_out(self._core.tick(now))
 
+    def look_for_relays(self, now: float) -> list[Parcel]:
+        """What is to be posted past the socket now."""
+        return self._core.look_for_relays(now)
+
+    def relayed(self, parcel: Parcel, answer: bytes | None, now: float) -> None:
+        """What came of a parcel; None if nothing did."""
+        results = None if answer is None else _results(answer)
+        self._carry_out(self._core.relayed(parcel, results, now))
+
     def _carry_out(self, decided: list[effects.Effect]) -> None:
         port = self._port
         for effect in decided:
@@ -451,8 +518,8 @@ class WorkerCore:
                     port.stop(attempt_id, reason)
                 case effects.Settled(attempt_id, applied):
                     port.settled(attempt_id, applied)
-                case effects.Welcomed(session_id):
-                    port.welcomed(session_id)
+                case effects.Welcomed(session_id, lease_s):
+                    port.welcomed(session_id, lease_s)
                 case effects.Leave(code, _, final):
                     port.leave(code, final)
                 case effects.Noted(what, attempt):
@@ -484,13 +551,36 @@ def _item(item: AttemptItem | FinishItem) -> Item:
 def forged(version: Version, asked: Asked, message_id: str, attempt_id: str) -> Asked:
     """A renewal with a proof that is none, as a stranger on the line of `asked` would send it: in
     v2 behind the true ones of a frame that has just gone by, if it has any."""
-    ref = frames.AttemptRef("7" * 32, attempt_id, "1", SECRET)
+    ref = frames.AttemptRef("7" * 32, attempt_id, "1", NO_SECRET)
     if version is V1:
         data = frames.encode_frame(frames.RenewFrame("1", message_id, asked.session_id, ref))
         return asked_by(version, data)
-    item = AttemptItem(ref.task_id, attempt_id, ref.epoch, SECRET, message_id)
+    item = AttemptItem(ref.task_id, attempt_id, ref.epoch, NO_SECRET, message_id)
     true = frames_v2.decode_client_frame(asked.data)
     before = true.body.items if isinstance(true, frames_v2.RenewFrame) else ()
     batch = frames_v2.AttemptsBody((*before, item))
     data = frames_v2.encode_frame(frames_v2.RenewFrame("2", message_id, asked.session_id, batch))
     return asked_by(version, data)
+
+
+def secret_of(instance_id: str) -> str:
+    """The secret of a worker process."""
+    digest = hashlib.sha256(instance_id.encode()).digest()
+    return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def passed_off(
+    parcel: Parcel, instance_id: str, secret: str, new_id: Callable[[], str], *, proven: bool
+) -> Parcel:
+    """This parcel as somebody else might post it: of that instance, under names of its own, and
+    with the true proofs of its leases or with none."""
+    names = tuple((attempt_id, new_id()) for attempt_id, _ in parcel.names)
+    items = []
+    for raw, (_, message_id) in zip(decode_held(parcel.body).items, names, strict=True):
+        item: dict[str, Any] = msgspec.json.decode(raw)
+        item["message_id"] = message_id
+        if not proven:
+            item["lease_secret"] = NO_SECRET
+        items.append(msgspec.Raw(msgspec.json.encode(item)))
+    body = HeldBody(instance_id=instance_id, instance_secret=secret, items=items)
+    return Parcel(parcel.operation, msgspec.json.encode(body), names, parcel.sent_at)

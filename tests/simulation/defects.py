@@ -1,18 +1,30 @@
 """Seeded defects: each breaks one rule in one place, and some seed has to notice.
 
 A checker that has never failed proves nothing. Defects of the store are models with a rule left
-out; defects of gateways and workers are planted around the cores, where the simulation meets them.
+out; defects of gateways and workers, those of the way past the sockets too, are planted around the
+cores, where the simulation meets them.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.cores import Asked, Operation, ServerCore, StopReason, Told, WorkerCore
-from tests.simulation.gateway import Socket
+from orbit_sdk.worker.desk import Desk
+from orbit_sdk.worker.relay import Relay
+from store.commands import InstanceProof
+from tests.simulation.cores import (
+    Asked,
+    Operation,
+    Parcel,
+    ServerCore,
+    StopReason,
+    Told,
+    WorkerCore,
+)
+from tests.simulation.gateway import Request, Socket
 from tests.simulation.lanes import Lanes
 from tests.simulation.overseer import MARGIN_S, Overseer
 from tests.simulation.simulation import Simulation
@@ -43,9 +55,9 @@ class _ResumeExtends(Model):
 
 
 class _ReceiptOfNow(Model):
-    def renew(self, session: Session, attempt: Attempt, message: str) -> Answer:
+    def renew(self, by: Session | Instance, attempt: Attempt, message: str) -> Answer:
         attempt.receipts.pop(("renew", message), None)
-        return super().renew(session, attempt, message)
+        return super().renew(by, attempt, message)
 
 
 class _DrainIsALevel(Model):
@@ -167,6 +179,43 @@ class _ForgetsInstances(Model):
         self.instances[former.id] = former
         session.epoch = 1
         return former
+
+
+class _EndsAgainPastTheSocket(Model):
+    def finish(
+        self,
+        by: Session | Instance,
+        attempt: Attempt,
+        message: str,
+        outcome: str,
+        code: str | None,
+    ) -> Answer:
+        if isinstance(by, Instance) and attempt.finish is not None:
+            self._end_as_reported(attempt, outcome, code)
+            receipt = self._receipt(attempt)
+            attempt.finish = (message, f"{outcome} {code}", receipt)
+            return self._answer(attempt, receipt)
+        return super().finish(by, attempt, message, outcome, code)
+
+
+class _ReportsGoByName(Model):
+    def _late(self, operation: str, attempt: Attempt, message: str, meaning: str | None) -> Answer:
+        finish = attempt.finish
+        if operation == "finish" and finish is not None and finish[0] != message:
+            attempt.finish = None
+        answer = super()._late(operation, attempt, message, meaning)
+        attempt.finish = finish
+        return answer
+
+
+class _ReceiptsGoByName(Model):
+    def _late(self, operation: str, attempt: Attempt, message: str, meaning: str | None) -> Answer:
+        answer = super()._late(operation, attempt, message, meaning)
+        if operation != "finish" or attempt.finish is None or attempt.finish[0] == message:
+            return answer
+        if answer.receipt != attempt.finish[2]:
+            return answer
+        return answer._replace(receipt=answer.receipt._replace(revision=0))
 
 
 def _broken(model: type[Model]) -> Callable[[int], Simulation]:
@@ -341,6 +390,11 @@ def _waits_after_a_resume() -> Any:
     return patch("orbit_sdk.worker.desk.renew_due_after_resume", lambda *_: inf)
 
 
+def _no_relay() -> Any:
+    """Not a defect: takes the second way from a worker, which would make up for the first."""
+    return patch.object(Relay, "parcels", lambda self, connected, now: [])
+
+
 def _nobody_looks() -> Any:
     """Not a defect: leaves the finding of two handlers to the moment when the second begins."""
     return patch.object(Overseer, "look", lambda self: None)
@@ -357,6 +411,84 @@ def _secret_in_every_ear() -> Any:
 
     kept = Socket.assign
     return patch.object(Socket, "assign", assign)
+
+
+# --- past the sockets --------------------------------------------------------------------------
+
+
+def _relay_counts_from_the_answer() -> Any:
+    """A lease renewed past the socket is counted from when its answer came (R-152)."""
+
+    def answered(self: Relay, parcel: Parcel, results: Any, now: float) -> None:
+        kept(self, replace(parcel, sent_at=now), results, now)
+
+    kept = Relay.answered
+    return patch.object(Relay, "answered", answered)
+
+
+def _relay_takes_all_for_final() -> Any:
+    """A report that the store has not judged is taken for one that it will never take."""
+    return patch("orbit_sdk.worker.relay._FINAL", frozenset({"attempt_not_found", "unavailable"}))
+
+
+def _relay_never_lets_go() -> Any:
+    """A settled report stays, and is settled again."""
+
+    def settle(self: Desk, held: Any, answer: Any) -> None:
+        kept(self, held, answer)
+        self.attempts._held[held.ref.attempt_id] = held
+
+    kept = Desk.settle
+    return patch.object(Desk, "settle", settle)
+
+
+def _no_epoch_test_past_the_socket() -> Any:
+    """Whatever lease an instance proves, it speaks for the task's attempt of now."""
+
+    def find(self: Store, command: Any) -> Attempt | None:
+        found = kept(self, command)
+        if found is None or command.instance is None:
+            return found
+        grants = (a for a in self.model.attempts.values() if a.task is found.task)
+        return max(grants, key=lambda attempt: attempt.epoch)
+
+    kept = Store.find
+    return patch.object(Store, "find", find)
+
+
+def _any_instance_will_do() -> Any:
+    """The secret of a lease is proof enough, whoever holds it."""
+
+    def judged(self: Store, command: Any, proof: Any) -> Answer:
+        attempt = self.find(command)
+        if attempt is None:
+            return Answer("attempt_not_found")
+        instance = attempt.session.instance
+        return kept(self, command, InstanceProof(instance.id, self._secrets[instance.id]))
+
+    kept = Store._judged_past
+    return patch.object(Store, "_judged_past", judged)
+
+
+def _ways_differ() -> Any:
+    """A report does not mean the same when it is repeated past the socket."""
+
+    def by_outcome(outcome: str, error_code: str, result: bytes) -> bytes:
+        return f"{outcome} {error_code}".encode()
+
+    return patch("gateway.http.held_items.finish_hash", by_outcome)
+
+
+def _frees_what_is_renewed() -> Any:
+    """A slot is given back whatever was asked past the socket."""
+
+    def take(self: Request, place: int, command: Any, outcome: Any) -> None:
+        kept(self, place, command, outcome)
+        session = self.node.cluster.store.model.attempts[command.attempt_id].session
+        self.node.freed(session.id, command.attempt_id)
+
+    kept = Request._take
+    return patch.object(Request, "_take", take)
 
 
 DEFECTS = (
@@ -389,6 +521,20 @@ DEFECTS = (
     Defect("a worker runs what was not started", ("R-124",), _patched(_runs_unasked)),
     Defect("a worker never resumes", ("INV-22", "liveness"), _patched(_never_resumes)),
     Defect("a worker reports once", ("liveness",), _patched(_reports_once)),
-    Defect("a worker forgets to renew", ("INV-22",), _patched(_waits_after_a_resume)),
+    Defect("a worker forgets to renew", ("INV-22",), _patched(_waits_after_a_resume, _no_relay)),
+    Defect(
+        "a relayed report ends an attempt twice",
+        ("INV-2", "INV-5", "INV-8"),
+        _broken(_EndsAgainPastTheSocket),
+    ),
+    Defect("a report goes by its name", ("INV-8",), _broken(_ReportsGoByName)),
+    Defect("a report has two receipts", ("INV-8",), _broken(_ReceiptsGoByName)),
+    Defect("a relay forgets the epoch test", ("INV-2",), _patched(_no_epoch_test_past_the_socket)),
+    Defect("a relay wants no instance", ("INV-21",), _patched(_any_instance_will_do)),
+    Defect("the ways spell one report as two", ("INV-8",), _patched(_ways_differ)),
+    Defect("a relayed renewal frees its slot", ("INV-12",), _patched(_frees_what_is_renewed)),
+    Defect("a relay counts from the answer", ("R-037",), _patched(_relay_counts_from_the_answer)),
+    Defect("a relay gives up too soon", ("INV-7", "INV-8"), _patched(_relay_takes_all_for_final)),
+    Defect("a report is settled twice", ("R-142",), _patched(_relay_never_lets_go)),
     Defect("two handlers of one task", ("INV-1",), _patched(_deaf_to_boundaries, _nobody_looks)),
 )

@@ -1,9 +1,11 @@
-"""A simulated gateway: what `socket.py`, `outlet.py` and `node.py` do around the session core.
+"""A simulated gateway: what `socket.py`, `outlet.py` and `node.py` do around the session core, and
+`held.py` around the items of a request past the sockets.
 
 It beats, accepts, drains, freezes and dies; it holds nothing that the cluster could miss.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from gateway import limits
@@ -19,7 +21,18 @@ from store.commands import (
     SetCapacity,
 )
 from store.dispatch import Assignment, Intent
-from tests.simulation.cores import V1, V2, Operation, Refused, ServerCore, Told
+from tests.simulation.cores import (
+    V1,
+    V2,
+    Command,
+    Operation,
+    Parcel,
+    Posted,
+    Refused,
+    ServerCore,
+    Told,
+    results_of,
+)
 from tests.simulation.judge import Judge
 from tests.simulation.lanes import Lanes
 from tests.simulation.link import Link
@@ -46,6 +59,12 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.levels: dict[str, int] = {}
         """Free slots of sessions as their gateways last told."""
+        self.shut_until = 0.0
+        """Until then no new socket gets through."""
+
+    @property
+    def is_shut(self) -> bool:
+        return self.shut_until > self.world.now
 
     def stream(self, node_id: str, act: Callable[["Node"], None]) -> None:
         """Send something through the stream of a node; it may be lost."""
@@ -229,6 +248,36 @@ class Node:
         if socket is not None:
             socket.core.cancelled(attempt_id, reason)
 
+    def serve(self, parcel: Parcel, respond: Callable[[bytes], None]) -> None:
+        """A request past the sockets has come."""
+        self.do(lambda: Request(self, parcel, respond).ask())
+
+    def ended_past(self, attempt_id: str) -> None:
+        """An attempt was reported past the socket of its session, which counts its slot."""
+        store = self.cluster.store
+
+        def tell(found: object) -> None:
+            if isinstance(found, tuple):
+                node_id, session_id = found
+                if node_id == self.id:
+                    self.freed(session_id, attempt_id)
+                else:
+                    self.cluster.stream(node_id, lambda node: node.freed(session_id, attempt_id))
+
+        self.lanes.offer(
+            f"over {attempt_id}",
+            lambda: store.holder_of_ended(attempt_id),
+            tell,
+            limits.SUBMIT_PATIENCE_S,
+        )
+
+    def freed(self, session_id: str, attempt_id: str) -> None:
+        """An attempt of one of our sessions has ended past its socket."""
+        self.cluster.judge.freed(attempt_id)
+        socket = self.sockets.get(session_id)
+        if socket is not None:
+            socket.release(attempt_id)
+
     def supersede(self, session_id: str) -> None:
         """A newer session has taken over from one of ours (OP-13)."""
         socket = self.sockets.get(session_id)
@@ -301,6 +350,10 @@ class Socket:
         self.core.assigned(assignments, self.node.shown())
         self._early += [assignment.attempt_id for assignment in assignments]
         self._look_at_handed()
+        self._tell_level()
+
+    def release(self, attempt_id: str) -> None:
+        self.core.release(attempt_id)
         self._tell_level()
 
     def _look_at_handed(self) -> None:
@@ -399,3 +452,41 @@ class Socket:
         self.link.server_closes()
         # The echo of the close comes back, or the link has ended by itself.
         self.world.after(self.world.rng.uniform(0.001, CLOSE_ECHO_S), self.hung_up)
+
+
+class Request:
+    """A request past the sockets, while it is served."""
+
+    def __init__(self, node: Node, parcel: Parcel, respond: Callable[[bytes], None]) -> None:
+        self.node = node
+        self.parcel = parcel
+        self.operation = Operation(parcel.operation.value)
+        self.posted = Posted(self.operation, parcel.body)
+        self._respond: Callable[[bytes], None] | None = respond
+
+    def ask(self) -> None:
+        """Give the commands to the lanes, and wait for them, but not for long."""
+        node = self.node
+        for place, command in list(self.posted.commands.items()):
+            execute = partial(node.cluster.store.attempt, self.operation, command)
+            node.lanes.offer(command.attempt_id, execute, partial(self._take, place, command))
+        if self.posted.missing:
+            node.world.after(limits.SUBMIT_WAIT_S, lambda: node.do(self._answer))
+        else:
+            self._answer()
+
+    def _take(self, place: int, command: Command, outcome: object) -> None:
+        assert isinstance(outcome, CommandOutcome | Refused)
+        self.posted.answered(place, outcome)
+        is_over = isinstance(outcome, CommandOutcome) and outcome.code == "ok" and outcome.settled
+        if isinstance(command, FinishCommand) and is_over:
+            self.node.ended_past(command.attempt_id)
+        if not self.posted.missing:
+            self._answer()
+
+    def _answer(self) -> None:
+        respond, self._respond = self._respond, None
+        if respond is not None:
+            kind, names, answer = self.operation.value, self.parcel.names, self.posted.answer()
+            self.node.cluster.judge.gateway_answered(kind, names, results_of(answer))
+            respond(answer)

@@ -4,12 +4,13 @@ The judge keeps books of its own: what was granted, started, accepted, answered.
 the model nor the cores, and names the invariant that is broken. Workers are judged in `overseer`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from orbit_sdk.protocol.states import ATTEMPT_MOVES, TASK_MOVES, AttemptState, TaskState
 from store.commands import CommandOutcome
-from tests.simulation.cores import Asked, Told
+from tests.simulation.cores import Asked, Result, Told
 from tests.simulation.world import Violation, World, short
 from tests.store.model import Attempt, Model, Task
 
@@ -17,17 +18,19 @@ EXTENDING: Final = ("start", "renew")
 UNSTARTED_END: Final = ("hello", "close", "cancel", "return")
 STRANGERS_HEAR: Final = ("attempt_not_found", "session_superseded", "rate_limited")
 """Whoever proves nothing learns nothing, about attempts that there are or are not."""
+STRANGERS_POSTING_HEAR: Final = ("attempt_not_found", "rate_limited", "unavailable")
 ECHOES_HEAR: Final = ("session_superseded", "rate_limited")
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The call after which the judge looks."""
+    """The call after which the judge looks. `instance_id`: it came past the sockets."""
 
     kind: str
     session_id: str = ""
     attempt_id: str = ""
     message_id: str = ""
+    instance_id: str = ""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,10 @@ class _Books:
     """Sessions and the frames that their workers have sent in them."""
     echoes: set[tuple[str, str]] = field(default_factory=set)
     returned: set[str] = field(default_factory=set)
+    impostors: set[str] = field(default_factory=set)
+    """Messages that prove a lease, and not the instance that holds it."""
+    reports: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    """By attempt: the receipt of the report that ended it."""
 
 
 class Judge:
@@ -87,6 +94,8 @@ class Judge:
         """Started attempts that nobody renewed in time; those that reached their own end aside."""
         self.resumed = 0
         """Attempts that were moved to a newer session."""
+        self.relayed = {"renew": 0, "finish": 0}
+        """What took effect past the sockets."""
         self._tasks: dict[str, tuple[str, int, int, int]] = {}
         self._held: dict[str, _Seen] = {}
         self._over: dict[str, tuple[str, int]] = {}
@@ -181,7 +190,7 @@ class Judge:
             cause.kind,
             cause.attempt_id,
             "by",
-            cause.session_id,
+            cause.instance_id or cause.session_id,
             "message",
             cause.message_id,
             "->",
@@ -191,6 +200,8 @@ class Judge:
         )
         if outcome.code != "ok":
             return
+        if cause.message_id in self.books.impostors:
+            self.fail("INV-21", f"{cause.kind} by {short(cause.instance_id)} needed no proof")
         attempt = self.model.attempts[cause.attempt_id]
         if outcome.disposition == "APPLIED" and not outcome.deduplicated:
             self._took_effect(cause, epoch, attempt)
@@ -221,6 +232,10 @@ class Judge:
         known = self.books.receipts.setdefault(identity, receipt)
         if known != receipt:
             self.fail("INV-8", f"the receipt of {cause.kind} {short(cause.message_id)} changed")
+        is_end = cause.kind == "finish" and outcome.disposition == "APPLIED"
+        # Whatever its name, and whichever way it came: an attempt ends once.
+        if is_end and self.books.reports.setdefault(cause.attempt_id, receipt) != receipt:
+            self.fail("INV-8", f"{short(cause.attempt_id)} has two receipts of its end")
         if outcome.deduplicated:
             return
         if identity in self.books.firsts:
@@ -229,26 +244,33 @@ class Judge:
 
     def _took_effect(self, cause: Cause, epoch: int, attempt: Attempt) -> None:
         """A new operation was applied: whoever asked must have had the right."""
-        task, session = attempt.task, self.model.sessions[cause.session_id]
-        before = self._before
+        task, before = attempt.task, self._before
         if epoch != task.epoch:
             self.fail("INV-2", f"{cause.kind} of epoch {epoch} applied at epoch {task.epoch}")
-        if session.closed or session.instance.current is not session:
-            self.fail("INV-19", f"{cause.kind} by {short(session.id)}, which is not current")
+        if cause.instance_id:
+            self.relayed[cause.kind] += 1
+        else:
+            self._look_at_asker(cause, before)
         if before is None:
             self.fail("INV-5", f"{cause.kind} applied to {short(attempt.id)}, which was over")
         elif before.until <= self.model.now and before.intent is None:
             late = self.model.now - before.until
             if not (before.state == "RUNNING" and before.until >= task.deadline):
                 self.fail("INV-4", f"{cause.kind} applied {late} ms after the lease had ended")
-        elif before.session_id != session.id:
-            self.fail("INV-19", f"{cause.kind} without a resume by {short(session.id)}")
         if cause.kind == "start":
             self.books.starts[task.id] = self.books.starts.get(task.id, 0) + 1
             if self.paused:
                 self.fail("INV-18", "started under a closed gate")
             if task.id in self.unwanted:
                 self.fail("INV-18", f"{short(task.id)} was cancelled and is started")
+
+    def _look_at_asker(self, cause: Cause, before: _Seen | None) -> None:
+        session = self.model.sessions[cause.session_id]
+        if session.closed or session.instance.current is not session:
+            self.fail("INV-19", f"{cause.kind} by {short(session.id)}, which is not current")
+        is_over = before is None or (before.until <= self.model.now and before.intent is None)
+        if before is not None and not is_over and before.session_id != session.id:
+            self.fail("INV-19", f"{cause.kind} without a resume by {short(session.id)}")
 
     # -- what the store has become ----------------------------------------------------------
 
@@ -395,6 +417,19 @@ class Judge:
         self.world.note("echo", "of", frame_id, "in", session_id)
         self.books.echoes.add((session_id, frame_id))
 
+    def impostor_said(self, message_ids: Sequence[str]) -> None:
+        """Somebody has posted who proves the leases, and not the instance that holds them."""
+        self.books.impostors.update(message_ids)
+
+    def strangers_said(self, message_ids: Sequence[str]) -> None:
+        """Somebody has posted who proves nothing."""
+        self.books.strangers.update(message_ids)
+
+    def freed(self, attempt_id: str) -> None:
+        """A session was told that an attempt has ended past its socket."""
+        if self.model.attempts[attempt_id].held:
+            self.fail("INV-12", f"the slot of {short(attempt_id)} is given away and it is held")
+
     def handed(self, attempt_id: str) -> None:
         """A session that takes work was given an attempt: it must have been sent, or be on its
         way back."""
@@ -452,6 +487,19 @@ class Judge:
             elif result.receipt is not None:
                 identity = (asked.kind, item.attempt_id, item.message_id)
                 self._look_at_receipt(identity, result.receipt)
+
+    def gateway_answered(
+        self, kind: str, names: Sequence[tuple[str, str]], results: Sequence[Result]
+    ) -> None:
+        """A gateway has answered a request that came past the sockets."""
+        if len(results) != len(names):
+            self.fail("R-039", f"{len(names)} items were posted, {len(results)} are answered")
+        for (attempt_id, message_id), result in zip(names, results, strict=True):
+            if message_id in self.books.strangers or message_id in self.books.impostors:
+                if result.code not in STRANGERS_POSTING_HEAR:
+                    self.fail("INV-21", f"a stranger heard {result}")
+            elif result.receipt is not None:
+                self._look_at_receipt((kind, attempt_id, message_id), result.receipt)
 
     def _look_at_receipt(self, identity: Identity, said: tuple[str, str, str, str, str]) -> None:
         name = f"the answer to {identity[0]} {short(identity[2])}"

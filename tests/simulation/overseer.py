@@ -1,13 +1,15 @@
 """What must hold at the workers: nothing runs without a right that its own clock still believes in.
 
 The overseer counts boundaries by itself, from the instant at which the answered message was sent
-first on that connection (R-152), and asks the store whether the right is there (INV-1, INV-20).
+first on that connection, or as this request past the sockets (R-152), and asks the store whether
+the right is there (INV-1, INV-20).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.simulation.cores import Asked, Item, Lease, StopReason, Told
+from tests.simulation.cores import Asked, Item, Lease, Result, StopReason, Told
 from tests.simulation.judge import Judge, is_at_its_end
 from tests.simulation.world import Clock, World, short
 from tests.store.model import LEASE_MS
@@ -55,6 +57,7 @@ class Overseer:
         self._sent: dict[str, tuple[str, float]] = {}
         """By message: the connection on which it was sent last, and when it was first on that."""
         self._boundaries: dict[str, float] = {}
+        self._settled: set[str] = set()
 
     def sent(self, asked: Asked, connection: str, shown: float) -> None:
         """A worker's clock showed this when the message went out."""
@@ -73,9 +76,20 @@ class Overseer:
                 self._may_believe(item, result.lease, connection)
 
     def _may_believe(self, item: Item, lease: Lease, connection: str) -> None:
-        attempt_id, (sent_on, sent_at) = item.attempt_id, self._sent[item.message_id]
-        if sent_on != connection:
-            return
+        sent_on, sent_at = self._sent[item.message_id]
+        if sent_on == connection:
+            self._believe(item.attempt_id, lease, sent_at)
+
+    def relayed(
+        self, names: Sequence[tuple[str, str]], results: Sequence[Result], sent_at: float
+    ) -> None:
+        """A worker's request past its socket is answered; its clock showed this when it was made.
+        It may believe what is said, counted from there, whatever else is under that name."""
+        for (attempt_id, _), result in zip(names, results, strict=True):
+            if result.lease is not None and result.lease.authorises:
+                self._believe(attempt_id, result.lease, sent_at)
+
+    def _believe(self, attempt_id: str, lease: Lease, sent_at: float) -> None:
         boundary = sent_at + lease.left_s - MARGIN_S
         former = self._boundaries.get(attempt_id, boundary)
         self._boundaries[attempt_id] = max(former, boundary)
@@ -143,6 +157,9 @@ class Overseer:
 
     def settled(self, attempt_id: str, applied: bool) -> None:
         """A worker believes that its report has got its final answer (R-142)."""
+        if attempt_id in self._settled:
+            self.judge.fail("R-142", f"the report on {short(attempt_id)} has two final answers")
+        self._settled.add(attempt_id)
         attempt = self.judge.model.attempts[attempt_id]
         if attempt.held or (applied and attempt.finish is None):
             self.judge.fail("INV-7", f"the report on {short(attempt_id)} was not kept")

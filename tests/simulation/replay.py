@@ -29,13 +29,37 @@ class Failure:
         return f"seed {self.seed}: {self.reason}\n{lines}\nreplay: {again}"
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of several seeds. `relayed`: in how many something took effect past the sockets."""
+
+    failures: tuple[Failure, ...]
+    relayed: int
+
+
 def run_seed(
     seed: int,
     make: Callable[[int], Simulation] = Simulation,
     trace_lines: int = TRACE_LINES,
 ) -> Failure | None:
     """Run one seed; None when everything held. A core that raises has failed as well."""
-    simulation = make(seed)
+    return _failure_of(make(seed), trace_lines)
+
+
+def run_seeds(seeds: Sequence[int]) -> Tally:
+    """Run several."""
+    failures = []
+    relayed = 0
+    for seed in seeds:
+        simulation = Simulation(seed)
+        failure = _failure_of(simulation, TRACE_LINES)
+        if failure is not None:
+            failures.append(failure)
+        relayed += any(simulation.judge.relayed.values())
+    return Tally(tuple(failures), relayed)
+
+
+def _failure_of(simulation: Simulation, trace_lines: int) -> Failure | None:
     try:
         simulation.run()
     except Violation as broken:
@@ -45,9 +69,4 @@ def run_seed(
     else:
         return None
     trace = [*simulation.world.told()[-trace_lines:], str(simulation.weather)]
-    return Failure(seed, reason, tuple(trace))
-
-
-def run_seeds(seeds: Sequence[int]) -> list[Failure]:
-    """Run several; the failures among them."""
-    return [failure for seed in seeds if (failure := run_seed(seed)) is not None]
+    return Failure(simulation.seed, reason, tuple(trace))

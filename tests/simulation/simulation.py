@@ -152,6 +152,7 @@ class Simulation:
             self.judge.look_at_all_over()
         if not world.healed:
             self._strike_store()
+            self._strike_proxy()
             self._strike_nodes()
             self._strike_workers()
             self._keep_staffed()
@@ -167,6 +168,17 @@ class Simulation:
             store.away_until = world.now + pause_s
         if world.strikes(weather.gate_per_s) and not store.is_away:
             store.pause(not store.model.paused)
+
+    def _strike_proxy(self) -> None:
+        """What stands before the gateways cuts all sockets and takes no new one for a while."""
+        world = self.world
+        if world.strikes(self.weather.shut_per_s):
+            shut_s = world.rng.choice([2.0, 12.0, 40.0])
+            world.note("proxy", "takes no socket for", shut_s)
+            self.cluster.shut_until = world.now + shut_s
+            for worker in self.workers:
+                if worker.link is not None:
+                    worker.link.cut()
 
     def _strike_nodes(self) -> None:
         world, weather, rng = self.world, self.weather, self.world.rng
@@ -227,7 +239,7 @@ class Simulation:
         """Faults stop: the store answers, the gate is open, somebody is there to work."""
         self.world.note("faults stop")
         self.world.healed = True
-        self.store.away_until = 0.0
+        self.store.away_until = self.cluster.shut_until = 0.0
         self.store.pause(False)
         self._keep_one_of_each()
 

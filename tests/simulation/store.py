@@ -14,6 +14,7 @@ from store.commands import (
     CapacityOutcome,
     CommandOutcome,
     FinishCommand,
+    InstanceProof,
     OpenSession,
     ReturnLease,
     SessionOutcome,
@@ -23,7 +24,7 @@ from store.dispatch import Assignment
 from tests.simulation.cores import HANDLER, NAMESPACE, QUEUE, Operation
 from tests.simulation.judge import Cause, Judge
 from tests.simulation.world import World
-from tests.store.model import LEASE_MS, Answer, Attempt, Model, Session, Task
+from tests.store.model import LEASE_MS, Answer, Attempt, Instance, Model, Session, Task
 
 LEASE_S: Final = LEASE_MS / 1000
 DEAD_AFTER_MS: Final = 6_000
@@ -58,6 +59,8 @@ class Store:
         """The node of each session."""
         self._granted: dict[str, int] = {}
         self._hashes: dict[tuple[str, str], bytes] = {}
+        self._secrets: dict[str, bytes] = {}
+        """Of the instances, hashed."""
 
     @property
     def is_away(self) -> bool:
@@ -114,6 +117,7 @@ class Store:
                 command.instance_id, command.session_id, command.capacity, command.session_max_ms
             )
             self.homes[session.id] = command.node_id
+            self._secrets.setdefault(command.instance_id, command.secret_hash)
             self.judge.opened(session.id, command.instance_id, command.capacity)
         elif session.closed:
             code = "session_superseded"
@@ -171,12 +175,18 @@ class Store:
     def attempt(
         self, operation: Operation, command: AttemptCommand | FinishCommand
     ) -> CommandOutcome:
-        """One command about one attempt."""
+        """One command about one attempt, from a session or from an instance past its sessions."""
         model = self._now()
         self.judge.looking(command.attempt_id)
         answer = self._judged(operation, command)
         outcome = self._outcome(answer, model.now)
-        cause = Cause(operation.value, command.session_id, command.attempt_id, command.message_id)
+        cause = Cause(
+            operation.value,
+            command.session_id,
+            command.attempt_id,
+            command.message_id,
+            "" if command.instance is None else command.instance.instance_id,
+        )
         self.judge.commanded(cause, command.epoch, outcome)
         self.judge.looked(cause)
         return outcome
@@ -190,6 +200,8 @@ class Store:
 
     def _judged(self, operation: Operation, command: AttemptCommand | FinishCommand) -> Answer:
         model = self.model
+        if command.instance is not None:
+            return self._judged_past(command, command.instance)
         session = model.sessions.get(command.session_id)
         if session is None:
             return Answer("session_superseded")
@@ -204,19 +216,34 @@ class Store:
             return model.renew(session, attempt, command.message_id)
         return model.resume(session, attempt)
 
-    def _finished(self, session: Session, attempt: Attempt, command: FinishCommand) -> Answer:
+    def _judged_past(self, command: AttemptCommand | FinishCommand, proof: InstanceProof) -> Answer:
+        """A command that an instance sends for itself; unknown, foreign and unproven are one."""
+        instance, attempt = self.proven(proof), self.find(command)
+        if instance is None or attempt is None:
+            return Answer("attempt_not_found")
+        if isinstance(command, FinishCommand):
+            return self._finished(instance, attempt, command)
+        return self.model.renew(instance, attempt, command.message_id)
+
+    def proven(self, proof: InstanceProof) -> Instance | None:
+        """The instance that says who it is."""
+        if self._secrets.get(proof.instance_id) != proof.secret_hash:
+            return None
+        return self.model.instances[proof.instance_id]
+
+    def _finished(self, by: Session | Instance, attempt: Attempt, command: FinishCommand) -> Answer:
         """The model knows no CANCELLED, which is FAILED with a code (OP-02); the hash tells them
         apart if nothing else does."""
         outcome, code = command.outcome, command.error_code
         if outcome == "CANCELLED":
-            mine = attempt.held and attempt.session is session
+            mine = attempt.held and by in (attempt.session, attempt.session.instance)
             if mine and attempt.intent is None and attempt.until > self.model.now:
                 return Answer("operation_conflict")
             outcome = "FAILED"
         known = self._hashes.setdefault((attempt.id, command.message_id), command.hash)
         if known != command.hash:
             return Answer("operation_conflict")
-        return self.model.finish(session, attempt, command.message_id, outcome, code)
+        return self.model.finish(by, attempt, command.message_id, outcome, code)
 
     def _outcome(self, answer: Answer, now: int) -> CommandOutcome:
         at, receipt = instant(now), answer.receipt
@@ -239,6 +266,12 @@ class Store:
             at,
             answer.lease_state not in ("LEASED", "RUNNING"),
         )
+
+    def holder_of_ended(self, attempt_id: str) -> tuple[str, str] | None:
+        """Node and session of the open session that had this attempt until it ended, if any."""
+        attempt = self._now().attempts[attempt_id]
+        session = attempt.session
+        return None if attempt.held or session.closed else (self.homes[session.id], session.id)
 
     # -- dispatchers ------------------------------------------------------------------------
 

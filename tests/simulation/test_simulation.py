@@ -17,8 +17,9 @@ SEEDS_UNTIL_FOUND_MAX = 1000
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_must_hold_holds(part: int) -> None:
-    failures = run_seeds(range(part, SEEDS, PARTS))
-    assert not failures, "\n\n".join(str(failure) for failure in failures)
+    found = run_seeds(range(part, SEEDS, PARTS))
+    assert not found.failures, "\n\n".join(str(failure) for failure in found.failures)
+    assert found.relayed > SEEDS / PARTS / 10, "the way past the sockets is hardly used"
 
 
 @pytest.mark.timeout(180)
@@ -43,9 +44,10 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_seeds_reach_what_they_are_for() -> None:
-    """Together, a few runs start, finish, lapse, resume, lose and cancel attempts."""
+    """Together, a few runs start, finish, lapse, resume, lose and cancel attempts, and renew and
+    report them past the sockets."""
     states: set[str] = set()
-    resumed = lapses = leases_lost = evidence = 0
+    resumed = lapses = leases_lost = evidence = renewed_past = reported_past = 0
     for seed in range(40):
         run = Simulation(seed)
         run.run()
@@ -54,8 +56,10 @@ def test_seeds_reach_what_they_are_for() -> None:
         resumed += run.judge.resumed
         lapses += run.judge.lapses
         leases_lost += run.overseer.leases_lost
+        renewed_past += run.judge.relayed["renew"]
+        reported_past += run.judge.relayed["finish"]
     assert states == {"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "UNKNOWN"}
-    assert min(resumed, lapses, leases_lost, evidence) > 5
+    assert min(resumed, lapses, leases_lost, evidence, renewed_past, reported_past) > 5
 
 
 def test_a_seed_is_replayed_from_the_command_line() -> None:

@@ -30,6 +30,14 @@ class Weather:
     cut_per_s: float
     dark_per_s: float
     stall_per_s: float
+    shut_per_s: float
+    """For a while no new socket gets through, as behind a proxy that knows plain HTTP alone."""
+    post_lost: float
+    """A relayed request, or its answer, is never seen again."""
+    post_cut: float
+    """Its connection breaks at once, whatever has become of it by then."""
+    post_late: float
+    """It takes longer than its sender waits."""
     double: float
     stranger: float
     node_kill_per_s: float
@@ -71,6 +79,10 @@ def drawn(rng: random.Random) -> Weather:
         cut_per_s=1 / 15 if gentle else maybe(0.02, 0.1, 0.3),
         dark_per_s=maybe(0.01, 0.05),
         stall_per_s=maybe(0.05, 0.2),
+        shut_per_s=maybe(0.01, 0.03),
+        post_lost=maybe(0.1, 0.4),
+        post_cut=maybe(0.1, 0.4),
+        post_late=maybe(0.1, 0.4),
         double=maybe(0.1, 0.5),
         stranger=maybe(0.05),
         node_kill_per_s=maybe(0.01, 0.04),

@@ -5,24 +5,34 @@ drifts, stops them when told, and may be killed, frozen, drained or stopped.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Final
 
+from orbit_sdk.protocol.limits import LEASE_MS_MAX
 from tests.simulation.cores import (
     CANCELLED,
-    CONNECT_BACKOFF,
+    NO_SECRET,
     SESSION_PROVEN_S,
     V1,
     WORKER_STOPPED,
     Asked,
+    Parcel,
     StopReason,
     Told,
     WorkerCore,
+    connect_backoff,
     forged,
+    look_after_s,
+    passed_off,
+    patience_s,
+    results_of,
+    secret_of,
 )
 from tests.simulation.gateway import Cluster, Node
 from tests.simulation.link import Link
 from tests.simulation.overseer import Overseer
+from tests.simulation.post import Post
 from tests.simulation.world import Clock
 
 STOP_LATENCY_S: Final = 0.4
@@ -59,6 +69,7 @@ class Worker:
         self.is_alive = True
         self.frozen_until = 0.0
         self.session_id = ""
+        self.lease_s = LEASE_MS_MAX / 1000
         self.link: Link | None = None
         self._connections = 0
         self._version = V1
@@ -67,6 +78,7 @@ class Worker:
         self._tries = 0
         self._welcomed_at = inf
         self._flushing = False
+        self._looking = False
         self._timer = 0
         self._timer_at = inf
         self._handlers: dict[str, StopReason | None] = {}
@@ -100,6 +112,11 @@ class Worker:
             self._flushing = True
             delay_s = self.world.rng.choice(TURN_S)
             self.world.after(delay_s, lambda: self.do(self._flush))
+        if self.core.held and not self._looking:
+            # Without anything held there is nothing to be seen.
+            self._looking = True
+            look_s = look_after_s(self.lease_s) / self.clock.rate
+            self.world.after(look_s, lambda: self.do(self._look))
         if self.core.draining and self.core.held == 0:
             self._exit()
 
@@ -148,7 +165,7 @@ class Worker:
     def _up(self, link: Link, node: Node) -> None:
         if self.link is not link:
             return
-        if not node.accepts():
+        if not node.accepts() or self.cluster.is_shut:
             self._lose(link)
             return
         node.accept(link)
@@ -180,7 +197,56 @@ class Worker:
     def _again(self) -> None:
         proven = self.shown() - self._welcomed_at >= SESSION_PROVEN_S
         self._tries = 1 if proven else self._tries + 1
-        self._connect_in(CONNECT_BACKOFF.delay_s(self._tries, self.world.rng.random()))
+        backoff = connect_backoff(self.core.held, self.lease_s)
+        self._connect_in(backoff.delay_s(self._tries, self.world.rng.random()))
+
+    # -- past the socket --------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Post what the socket does not serve."""
+        self._looking = False
+        for parcel in self.core.look_for_relays(self.shown()):
+            self._post(parcel)
+
+    def _post(self, parcel: Parcel) -> None:
+        world, shown = self.world, self.shown()
+        named = [name for names in parcel.names for name in names]
+        world.note("worker", self.id, "posts", parcel.operation.value, *named)
+
+        def done(answer: bytes | None) -> None:
+            self.do(lambda: self._posted(parcel, answer, shown))
+
+        patience = patience_s(self.lease_s) / self.clock.rate
+        Post(self.cluster, parcel, patience, done).send()
+        if world.strikes(self.weather.double):
+            # As one that has forgotten the names of what it said: a report is still the same one.
+            own, new_id = secret_of(self.id), partial(world.new_id, "b")
+            renamed = passed_off(parcel, self.id, own, new_id, proven=True)
+            Post(self.cluster, renamed, patience, lambda _: None).send()
+        if world.strikes(self.weather.stranger):
+            Post(self.cluster, self._strange(parcel), patience, lambda _: None).send()
+
+    def _posted(self, parcel: Parcel, answer: bytes | None, sent_at: float) -> None:
+        self.world.note("worker", self.id, "is answered" if answer else "has no answer")
+        if answer is not None:
+            self.overseer.relayed(parcel.names, results_of(answer), sent_at)
+        self.core.relayed(parcel, answer, self.shown())
+
+    def _strange(self, parcel: Parcel) -> Parcel:
+        """What a stranger posts: as somebody else, as nobody, or without proofs of the leases."""
+        world, judge = self.world, self.overseer.judge
+        others = [name for name in judge.model.instances if name != self.id]
+        kind = world.rng.choice(["other", "nobody", "unproven"])
+        name = world.rng.choice(others) if kind == "other" and others else self.id
+        secret = secret_of(name) if name != self.id or kind == "unproven" else NO_SECRET
+        proven = kind != "unproven"
+        strange = passed_off(parcel, name, secret, partial(world.new_id, "7"), proven=proven)
+        message_ids = [message_id for _, message_id in strange.names]
+        if proven:
+            judge.impostor_said(message_ids)
+        else:
+            judge.strangers_said(message_ids)
+        return strange
 
     # -- what the owner and fate want -------------------------------------------------------
 
@@ -300,8 +366,9 @@ class Worker:
         self.world.note("worker", self.id, "has settled", attempt_id, "applied" if applied else "")
         self.overseer.settled(attempt_id, applied)
 
-    def welcomed(self, session_id: str) -> None:
+    def welcomed(self, session_id: str, lease_s: float) -> None:
         self.session_id = session_id
+        self.lease_s = lease_s
         self._welcomed_at = self.shown()
 
     def leave(self, code: str, final: bool) -> None:

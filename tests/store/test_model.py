@@ -34,7 +34,7 @@ from store.commands import (
 )
 from store.invariants import violations
 from store.operations import TaskOutcome
-from tests.store.model import Answer, Attempt, Change, Model, Session, Task
+from tests.store.model import Answer, Attempt, Change, Instance, Model, Session, Task
 from tests.store.world import SECRET_HASH, START, World
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ C = TypeVar("C", AttemptCommand, FinishCommand)
 Act = Callable[[Any], Coroutine[Any, Any, TaskOutcome]]
 PICK = st.integers(0, 9)
 """An index into whatever there is, modulo; small ones are the newest."""
-PAST = st.sampled_from([False, False, True])
-"""Whether a command comes past the sockets."""
+PAST = st.sampled_from(["", "", "", "own", "own", "foreign"])
+"""Which instance sends a command past the sockets, if one does."""
 RARELY = st.sampled_from([False] * 9 + [True])
 STEPS = int(os.environ.get("ORBIT_MODEL_STEPS", "5000"))
 SEQUENCE_STEPS = 50
@@ -218,11 +218,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.attempts)
     @rule(pick=PICK, session=PICK, own=st.integers(0, 3), message=PICK, past=PAST)
-    def renew(self, pick: int, session: int, own: int, message: int, past: bool) -> None:
+    def renew(self, pick: int, session: int, own: int, message: int, past: str) -> None:
         command, attempt, by = self.command(pick, session, own, message)
-        asked = past_its_session(command, by) if past else command
-        outcome = self.run(self.world.renew(asked))
-        asker = by.instance if past else by
+        asker = self.asker(attempt, by, past)
+        outcome = self.run(self.world.renew(asked_by(asker, command)))
         self.compare(outcome, self.model.renew(asker, attempt, command.message_id))
 
     @precondition(lambda self: self.model.attempts)
@@ -243,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
         ),
     )
     def finish(
-        self, pick: int, session: int, own: int, message: int, past: bool,
+        self, pick: int, session: int, own: int, message: int, past: str,
         report: tuple[str, str | None],
     ) -> None:  # fmt: skip
         command, attempt, by = self.command(pick, session, own, message)
@@ -255,10 +254,9 @@ class StoreMachine(RuleBasedStateMachine):
             error_code=code,
             hash=hashlib.sha256(f"{outcome} {code}".encode()).digest(),
         )
-        asker = by.instance if past else by
+        asker = self.asker(attempt, by, past)
         expected = self.model.finish(asker, attempt, command.message_id, outcome, code)
-        asked = past_its_session(finish, by) if past else finish
-        self.compare(self.run(self.world.finish(asked)), expected)
+        self.compare(self.run(self.world.finish(asked_by(asker, finish))), expected)
 
     @precondition(lambda self: self.model.attempts)
     @rule(pick=PICK, session=PICK, own=st.integers(0, 3))
@@ -377,6 +375,18 @@ class StoreMachine(RuleBasedStateMachine):
             message_id,
         )
 
+    def asker(self, attempt: Attempt, by: Session, past: str) -> Session | Instance:
+        """The session, or an instance that asks past it: the attempt's own, or some other."""
+        if not past:
+            return by
+        own = attempt.session.instance
+        if past == "own":
+            return own
+        if len(self.model.instances) == 1:
+            self.hello(0, known=False, capacity=1, long=True)
+        others = [other for other in self.model.instances.values() if other is not own]
+        return picked(others, 0)
+
     def usable(self) -> list[Session]:
         now = self.model.now
         return [s for s in self.model.sessions.values() if not s.closed and s.expires > now]
@@ -400,9 +410,11 @@ class StoreMachine(RuleBasedStateMachine):
             )
 
 
-def past_its_session(command: C, by: Session) -> C:
-    """The same command, sent by the session's instance for itself (OP-21)."""
-    proof = InstanceProof(by.instance.id, SECRET_HASH)
+def asked_by(asker: Session | Instance, command: C) -> C:
+    """The command as it is, or as an instance sends it for itself (OP-21)."""
+    if isinstance(asker, Session):
+        return command
+    proof = InstanceProof(asker.id, SECRET_HASH)
     return msgspec.structs.replace(command, session_id=NO_SESSION, instance=proof)
 
 
