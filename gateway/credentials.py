@@ -2,7 +2,8 @@
 
 A credential is written `orbit_<key id, 16 hex>_<43 characters of base64url>`; the store keeps the
 SHA-256 of the secret's 32 bytes. One found in the store is believed for a few seconds, so a revoked
-one dies within that time (OP-15). No credential text leaves this module.
+one dies within that time, and never past its own end (OP-15). No credential text leaves this
+module.
 """
 
 import binascii
@@ -55,7 +56,10 @@ class Credentials:
     def __init__(self, calls: StoreCalls) -> None:
         self._calls = calls
         self._known: ExpiringCache[str, queries.Credential] = ExpiringCache(
-            self._read, ttl_s=limits.CREDENTIAL_TTL_S, entries_max=limits.CREDENTIALS_MAX
+            self._read,
+            ttl_s=limits.CREDENTIAL_TTL_S,
+            entries_max=limits.CREDENTIALS_MAX,
+            left_s=lambda found: found.left_s,
         )
 
     async def prove(self, authorization: bytes | None) -> Grant | None:
@@ -85,4 +89,4 @@ class Credentials:
 
     async def _read(self, key_id: str) -> queries.Credential | None:
         found = await self._calls.read(queries.find_credential, key_id)
-        return None if found is None or found.revoked or found.expired else found
+        return None if found is None or found.revoked or found.left_s <= 0 else found

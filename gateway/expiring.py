@@ -1,10 +1,12 @@
 """A bounded cache of reads whose answers may be a little old.
 
-Under the credential and queue look-ups. Found values are believed for a time, absent ones are not
-kept; concurrent reads of one key share one call; the oldest reads leave first.
+Under the credential and queue look-ups. Found values are believed for a time, though no longer
+than they say themselves; absent ones are not kept. Concurrent reads of one key share one call; the
+oldest reads leave first.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -13,12 +15,19 @@ V = TypeVar("V")
 
 
 class ExpiringCache(Generic[K, V]):
-    """Values by key, each good for `ttl_s` after it was read."""
+    """Values by key, each good for `ttl_s` after it was read, or for `left_s` if that is less."""
 
     def __init__(
-        self, read: Callable[[K], Awaitable[V | None]], *, ttl_s: float, entries_max: int
+        self,
+        read: Callable[[K], Awaitable[V | None]],
+        *,
+        ttl_s: float,
+        entries_max: int,
+        left_s: Callable[[V], float] = lambda _: math.inf,
     ) -> None:
+        """`left_s` tells for how long a value is true from the moment it was asked for."""
         self._read = read
+        self._left_s = left_s
         self._ttl_s = ttl_s
         self._entries_max = entries_max
         self._entries: dict[K, tuple[float, V]] = {}
@@ -52,10 +61,13 @@ class ExpiringCache(Generic[K, V]):
         return await asyncio.shield(task)
 
     async def _fill(self, key: K) -> V | None:
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
         value = await self._read(key)
         self._entries.pop(key, None)
         if value is not None:
-            self._entries[key] = (asyncio.get_running_loop().time() + self._ttl_s, value)
+            good_until = min(clock() + self._ttl_s, asked_at + self._left_s(value))
+            self._entries[key] = (good_until, value)
             while len(self._entries) > self._entries_max:
                 del self._entries[next(iter(self._entries))]
         return value

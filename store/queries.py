@@ -24,8 +24,8 @@ class Credential(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     queue_ids: frozenset[str] | None
     """None: every queue of the namespace."""
-    expires_at: datetime | None
-    expired: bool
+    left_s: float
+    """How much longer it lives: infinity without an end."""
     revoked: bool
 
 
@@ -102,8 +102,9 @@ class AttemptView(msgspec.Struct, frozen=True):
 async def find_credential(connection: Connection, key_id: str) -> Credential | None:
     """Look a credential up by its public key id; judged by the database clock."""
     row = await connection.fetchrow(
-        "SELECT key_id, namespace_id, secret_hash, scopes, queue_ids, expires_at,"
-        " coalesce(expires_at <= clock_timestamp(), false), revoked_at IS NOT NULL"
+        "SELECT key_id, namespace_id, secret_hash, scopes, queue_ids,"
+        " coalesce(extract(epoch FROM expires_at - clock_timestamp())::float8, 'infinity'),"
+        " revoked_at IS NOT NULL"
         " FROM credential WHERE key_id = $1",
         key_id,
     )

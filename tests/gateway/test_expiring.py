@@ -45,6 +45,16 @@ async def test_a_value_that_is_too_old_is_read_again() -> None:
     assert len(cache) == 0
 
 
+async def test_a_value_is_not_believed_for_longer_than_it_is_true() -> None:
+    """OP-15: a credential found a moment before its end."""
+    source = Source()
+    source.values |= {"over": "0", "lasting": "60"}
+    cache = ExpiringCache(source, ttl_s=60, entries_max=10, left_s=float)
+    for _ in range(2):
+        assert [await cache.get("over"), await cache.get("lasting")] == ["0", "60"]
+    assert source.reads == ["over", "lasting", "over"]
+
+
 async def test_askers_at_once_share_one_read_and_one_may_leave() -> None:
     """INV-38: a cancelled asker fails no other."""
     source = Source()

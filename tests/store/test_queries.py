@@ -1,6 +1,7 @@
 """Reads, and the rare writes of management."""
 
 import asyncio
+import math
 from datetime import timedelta
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ async def test_a_credential_is_judged_by_the_database_clock(world: World) -> Non
     found = await queries.find_credential(world.connection, key_id)
     assert found is not None
     assert (found.namespace_id, found.scopes) == (world.namespace_id, frozenset({"work"}))
-    assert (found.queue_ids, found.expired, found.revoked) == (None, False, False)
+    assert (found.queue_ids, found.left_s, found.revoked) == (None, math.inf, False)
     await world.connection.execute(
         "UPDATE credential SET expires_at = clock_timestamp(), revoked_at = clock_timestamp(),"
         " queue_ids = ARRAY[$1::uuid]",
@@ -21,7 +22,7 @@ async def test_a_credential_is_judged_by_the_database_clock(world: World) -> Non
     )
     found = await queries.find_credential(world.connection, key_id)
     assert found is not None
-    assert (found.queue_ids, found.expired, found.revoked) == (
+    assert (found.queue_ids, found.left_s <= 0, found.revoked) == (
         frozenset({world.queue_id}),
         True,
         True,
