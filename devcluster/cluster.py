@@ -151,9 +151,9 @@ class LocalCluster:
         made = json.loads(self.run("app", "create", name, *chosen, "--json"))
         return str(made["credential"])
 
-    def add_gateway(self) -> Node:
-        """Start one more gateway behind the balancer."""
-        node = self._make_gateway()
+    def add_gateway(self, settings: Mapping[str, str] | None = None) -> Node:
+        """Start one more gateway behind the balancer, with further settings of its own."""
+        node = self._make_gateway(settings)
         self.gateways.append(node)
         node.start()
         if self._balancer is not None:
@@ -224,10 +224,11 @@ class LocalCluster:
         self.redis_link = ThreadedBalancer([urlsplit(self.redis_url).port or 6379]).start()
         started.callback(self.redis_link.stop)
 
-    def _make_gateway(self) -> Node:
+    def _make_gateway(self, settings: Mapping[str, str] | None = None) -> Node:
         port = free_port()
         name = f"gateway-{len(self.gateways) + 1}"
-        return self._make_node(name, ["gateway"], {"ORBIT_PORT": str(port)}, port)
+        own = {**(settings or {}), "ORBIT_PORT": str(port)}
+        return self._make_node(name, ["gateway"], own, port)
 
     def _make_dispatcher(self) -> Node:
         port = free_port()

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -22,6 +23,14 @@ from orbit_sdk.conformance.run import Finding, NotOffered, Refused, Unreachable,
 from orbit_sdk.conformance.target import Target
 
 
+def _address(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    return cluster_url(given) if given else None
+
+
+def _credential(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    return credential_text(given) if given else None
+
+
 @click.command()
 @click.argument("url", envvar="ORBIT_URL", default=DEFAULT_URL)
 @click.option("--queue", default="default", show_default=True, help="Work here, by name or id.")
@@ -36,19 +45,40 @@ from orbit_sdk.conformance.target import Target
 @click.option(
     "--slow", is_flag=True, help="Also stop reading, for half a minute; URL must be a node's own."
 )
-@click.option("--other-url", help="Another node of the same cluster, for checks across nodes.")
+@click.option(
+    "--other-url",
+    callback=_address,
+    help="Another node of the same cluster, for checks across nodes.",
+)
 @click.option(
     "--other-credential",
     envvar="ORBIT_OTHER_CREDENTIAL",
+    callback=_credential,
     help="A credential of another application, for checks of isolation.",
 )
 @click.option(
     "--spare-credential",
     envvar="ORBIT_SPARE_CREDENTIAL",
+    callback=_credential,
     help="A second credential of the application, to be revoked.",
 )
 @click.option("--revoke", metavar="COMMAND", help="A shell command that revokes the spare one.")
-@click.option("--leaving-url", help="Another node of the same cluster, which may be stopped.")
+@click.option(
+    "--brief-url",
+    callback=_address,
+    help="Another node of the same cluster, whose sessions live for a minute at most.",
+)
+@click.option(
+    "--brief-credential",
+    envvar="ORBIT_BRIEF_CREDENTIAL",
+    callback=_credential,
+    help="A further credential of the application, which ends within a minute.",
+)
+@click.option(
+    "--leaving-url",
+    callback=_address,
+    help="Another node of the same cluster, which may be stopped.",
+)
 @click.option("--leave", metavar="COMMAND", help="A shell command that lets that node leave.")
 @click.option(
     "--at-once",
@@ -64,16 +94,10 @@ def conformance(
     queue: str,
     protocols: tuple[str, ...],
     only: tuple[str, ...],
-    slow: bool,
-    other_url: str | None,
-    other_credential: str | None,
-    spare_credential: str | None,
-    revoke: str | None,
-    leaving_url: str | None,
-    leave: str | None,
     at_once: int,
     only_list: bool,
     as_json_: bool,
+    **given: Any,
 ) -> int:
     """Test the server at URL against the contract, as a stranger would.
 
@@ -87,7 +111,9 @@ def conformance(
     fails by its deadline within ten minutes.
 
     What only an operator can do is tried where a command is given for it, and skipped otherwise:
-    --revoke with --spare-credential, and --leave with --leaving-url.
+    --revoke with --spare-credential, and --leave with --leaving-url. So is what needs sessions that
+    end soon: at URL itself, or else at --brief-url (for Orbit, a gateway started with
+    ORBIT_SESSION_MAX_MS=10000), and with a --brief-credential.
 
     Exit code 0: every check passed, was skipped, or is of a version that is not offered; 1: some
     failed; 2: wrong usage, or the schema validator is missing; 3: there is no server there, or it
@@ -106,22 +132,12 @@ def conformance(
         for line in listing(chosen):
             click.echo(line)
         return EXIT_OK
-    if revoke and not spare_credential:
+    if given["revoke"] and not given["spare_credential"]:
         raise click.UsageError("--revoke needs --spare-credential, the one it revokes")
-    if leave and not leaving_url:
+    if given["leave"] and not given["leaving_url"]:
         raise click.UsageError("--leave needs --leaving-url, the node that it stops")
-    target = Target(
-        url=cluster_url(url),
-        credential=credential_text(None),
-        queue=queue,
-        other_url=cluster_url(other_url) if other_url else None,
-        other_credential=credential_text(other_credential) if other_credential else None,
-        spare_credential=credential_text(spare_credential) if spare_credential else None,
-        revoke=revoke,
-        leaving_url=cluster_url(leaving_url) if leaving_url else None,
-        leave=leave,
-        slow=slow,
-    )
+    # What an operator gives has the names that a target has for it.
+    target = Target(cluster_url(url), credential_text(None), queue, **given)
     versions = [each for each in VERSIONS if not protocols or each.name in protocols]
     findings = _run(target, chosen, versions, at_once)
     for line in [as_json(findings)] if as_json_ else table(findings):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = Callable[["Bench"], Awaitable[None]]
 
-LONG_PHASES: Final = ("slowness", "leaving", "revocation")
+LONG_PHASES: Final = ("slowness", "leaving", "revocation", "lifetimes")
 
 _ENTRY: Final = re.compile(r"((?:R|OP)-\d+(?:, (?:R|OP)-\d+)*): (.+?)\n\n(.+)", re.DOTALL)
 _SECRETS: Final = ("lease_secret", "instance_secret")

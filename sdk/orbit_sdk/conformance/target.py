@@ -23,6 +23,10 @@ class Target:
     """A further credential of the application, which `revoke` revokes."""
     revoke: str | None = None
     """A shell command that revokes the spare credential."""
+    brief_credential: str | None = None
+    """A further credential of the application, which ends within a minute."""
+    brief_url: str | None = None
+    """A node of the same cluster whose sessions live for a minute at most."""
     leaving_url: str | None = None
     """A node of the same cluster, not at `url`, which `leave` stops."""
     leave: str | None = None

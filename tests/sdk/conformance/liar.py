@@ -6,8 +6,9 @@ What is no upgrade goes to the gateway byte by byte. `hears` changes what the ga
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,8 @@ from orbit_sdk.conformance.contract import V1, V2, Version
 Frame = dict[str, Any]
 Lie = Callable[[Frame], Frame | None]
 HEAD_END = b"\r\n\r\n"
+NO_LIE = (b"", b"")
+NARROW = 4_096
 
 
 def truthful(frame: Frame) -> Frame | None:
@@ -37,6 +40,8 @@ class Liar:
     prefers: Sequence[Version] = (V2, V1)
     answers: tuple[bytes, bytes] = (b"", b"")
     """What the API says instead of what; of equal length."""
+    stands_s: float | None = None
+    """A worker that takes nothing for so long is cut off, here and at the gateway."""
 
 
 @asynccontextmanager
@@ -63,7 +68,7 @@ async def lying_gateway(url: str, credential: str, liar: Liar) -> AsyncIterator[
         assert api_port is not None
 
         async def sort(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _sort(reader, writer, sockets_port, api_port, liar.answers)
+            await _sort(reader, writer, sockets_port, api_port, liar)
 
         async with await asyncio.start_server(sort, "127.0.0.1", 0) as front:
             yield f"http://127.0.0.1:{front.sockets[0].getsockname()[1]}"
@@ -71,10 +76,11 @@ async def lying_gateway(url: str, credential: str, liar: Liar) -> AsyncIterator[
 
 async def _pump(socket: ServerConnection, real: ClientConnection, liar: Liar) -> None:
     async def up() -> None:
-        async for text in socket:
-            told = liar.hears(json.loads(text))
-            if told is not None:
-                await real.send(json.dumps(told))
+        with suppress(ConnectionClosed):
+            async for text in socket:
+                told = liar.hears(json.loads(text))
+                if told is not None:
+                    await real.send(json.dumps(told))
         await real.close()
 
     ups = asyncio.create_task(up())
@@ -83,10 +89,11 @@ async def _pump(socket: ServerConnection, real: ClientConnection, liar: Liar) ->
             told = liar.says(json.loads(text))
             if told is not None:
                 await socket.send(json.dumps(told))
-        await socket.close(real.close_code or 1000)
     except ConnectionClosed:
         pass
     finally:
+        closed = real.protocol.close_rcvd
+        await socket.close(1000 if closed is None else closed.code)
         ups.cancel()
         await asyncio.wait([ups])
 
@@ -96,7 +103,7 @@ async def _sort(
     writer: asyncio.StreamWriter,
     sockets_port: int,
     api_port: int,
-    answers: tuple[bytes, bytes],
+    liar: Liar,
 ) -> None:
     """Lead a connection to the sockets or to the API, by its first request."""
     try:
@@ -105,25 +112,33 @@ async def _sort(
         writer.close()
         return
     is_upgrade = b"upgrade: websocket" in head.lower()
-    port, lie = (sockets_port, (b"", b"")) if is_upgrade else (api_port, answers)
+    port, lie = (sockets_port, NO_LIE) if is_upgrade else (api_port, liar.answers)
     back_reader, back_writer = await asyncio.open_connection("127.0.0.1", port)
     back_writer.write(head)
-    await asyncio.wait(
-        [
-            asyncio.create_task(_copy(reader, back_writer, (b"", b""))),
-            asyncio.create_task(_copy(back_reader, writer, lie)),
-        ]
-    )
+    if liar.stands_s is not None:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW)
+    up = asyncio.create_task(_copy(reader, back_writer, NO_LIE))
+    down = asyncio.create_task(_copy(back_reader, writer, lie, liar.stands_s))
+    await asyncio.wait([down])
+    if liar.stands_s is not None:
+        back_writer.transport.abort()
+    await asyncio.wait([up])
 
 
 async def _copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lie: tuple[bytes, bytes]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    lie: tuple[bytes, bytes],
+    stands_s: float | None = None,
 ) -> None:
     truth, told = lie
     try:
         while data := await reader.read(65_536):
             writer.write(data.replace(truth, told) if truth else data)
-            await writer.drain()
+            async with asyncio.timeout(stands_s):
+                await writer.drain()
+    except TimeoutError:
+        writer.transport.abort()
     except OSError:
         pass
     finally:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from copy import deepcopy
+from datetime import timedelta
 
 import pytest
 from click import ClickException
@@ -11,8 +13,17 @@ from click.testing import CliRunner
 from devcluster.cluster import LocalCluster
 from orbit_sdk.cli.conformance import conformance
 from orbit_sdk.conformance import peer
-from orbit_sdk.conformance.cases import all_checks, leaving, revocation, slowness
+from orbit_sdk.conformance.bench import wire_time
+from orbit_sdk.conformance.cases import (
+    all_checks,
+    flooding,
+    leaving,
+    lifetimes,
+    revocation,
+    slowness,
+)
 from orbit_sdk.conformance.contract import V1, V2, Version
+from orbit_sdk.conformance.peer import instant
 from orbit_sdk.conformance.report import as_json, table
 from orbit_sdk.conformance.run import Finding, NotOffered, run
 from orbit_sdk.conformance.target import Target
@@ -30,6 +41,7 @@ AT_ONCE = 12
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer, "ANSWER_S", SHORT_S)
     monkeypatch.setattr(peer, "ASSIGN_S", SHORT_S)
+    monkeypatch.setattr(flooding, "PATIENCE_S", SHORT_S)
 
 
 # --- lies of either version ----------------------------------------------------------------------
@@ -83,6 +95,46 @@ def leases_end_early(frame: Frame) -> Frame:
     """Who drains is told to stop: of every lease it is said that it is not extended."""
     text = json.dumps(frame).replace('"active": true', '"active": false')
     told: Frame = json.loads(text)
+    return told
+
+
+def rate_limited(frame: Frame) -> bool:
+    return frame["type"] == "error" and bool(frame["error"]["code"] == "rate_limited")
+
+
+def hides_refusals(frame: Frame) -> Frame | None:
+    return None if rate_limited(frame) else frame
+
+
+def refuses_as_malformed(frame: Frame) -> Frame:
+    if not rate_limited(frame):
+        return frame
+    return {**frame, "error": {**frame["error"], "code": "bad_frame"}}
+
+
+def refuses_renewals(frame: Frame) -> Frame:
+    if '"operation": "renew"' not in json.dumps(frame):
+        return frame
+    told = {name: item for name, item in frame.items() if name != "body"}
+    return {**told, "type": "error", "error": {"code": "rate_limited", "message": ""}}
+
+
+def everything_is_a_repeat(frame: Frame) -> Frame:
+    text = json.dumps(frame).replace('"deduplicated": false', '"deduplicated": true')
+    told: Frame = json.loads(text)
+    return told
+
+
+def lives(seconds: float) -> Callable[[Frame], Frame]:
+    """Says that sessions live for so long."""
+
+    def told(frame: Frame) -> Frame:
+        body = frame.get("body", {})
+        if frame["type"] != "worker.welcome":
+            return frame
+        ends = instant(body["server_time"]) + timedelta(seconds=seconds)
+        return {**frame, "body": {**body, "expires_at": wire_time(ends)}}
+
     return told
 
 
@@ -204,6 +256,11 @@ LIES: list[tuple[Liar, Version, str, str]] = [
         "drain_takes_nothing_and_finishes",
         "no frame came",
     ),
+    (Liar(hides_refusals), V2, "commands_have_a_bound", "no frame came"),
+    (Liar(refuses_as_malformed), V2, "commands_have_a_bound", "'bad_frame', not 'rate_limited'"),
+    (Liar(refuses_renewals), V1, "commands_have_a_bound", "though only 1 were sent"),
+    (Liar(refuses_renewals), V2, "commands_have_a_bound", "though only 256 were sent"),
+    (Liar(everything_is_a_repeat), V2, "commands_have_a_bound", "deduplicated is True"),
     (Liar(prefers=(V1, V2)), V2, "newer_version_is_preferred", "'pulse.worker.v1'"),
     (Liar(prefers=(V2,)), V2, "older_version_stays", "(400, None)"),
     (Liar(resumes_nothing), V2, "attempt_moves_between_versions", "the lease's active is False"),
@@ -380,3 +437,93 @@ async def test_a_server_that_keeps_a_deaf_worker_is_found(
     assert found(
         finding, f"16 tasks of a worker that reads nothing are still there after {SHORT_S:g} s"
     )
+
+
+async def test_a_deaf_worker_that_is_lost_too_early_or_too_late_is_found(
+    shared_cluster: LocalCluster, credential: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-158: the write deadline itself. Here it is 3 s, and liars have others."""
+    monkeypatch.setattr(slowness, "DEADLINE_S", 3.0)
+    monkeypatch.setattr(slowness, "LATEST_S", 9.0)
+    url = f"http://127.0.0.1:{shared_cluster.gateways[0].port}"
+    checks = [check for check in all_checks() if check.phase == "slowness"]
+
+    async def look(stands_s: float) -> Finding:
+        async with lying_gateway(url, credential, Liar(stands_s=stands_s)) as address:
+            target = Target(address, credential, "default", slow=True)
+            (finding,) = await run(target, checks, at_once=1, versions=[V2])
+        return finding
+
+    early, right, late = await asyncio.gather(look(1.0), look(3.5), look(10.5))
+    assert (right.verdict, right.reason) == ("pass", "")
+    assert found(early, "too early")
+    assert found(late, "too late")
+
+
+async def test_a_session_that_does_not_live_to_its_end_and_no_longer_is_found(
+    shared_cluster: LocalCluster, credential: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OP-15: by what the welcome tells, on gateways where a session lives a day and where 4 s."""
+    monkeypatch.setattr(lifetimes, "SWEEP_S", SHORT_S)
+    brief = await asyncio.to_thread(shared_cluster.add_gateway, {"ORBIT_SESSION_MAX_MS": "4000"})
+    usual, short = (f"http://127.0.0.1:{n.port}" for n in (shared_cluster.gateways[0], brief))
+    checks = [check for check in all_checks() if check.phase == "lifetimes"]
+
+    async def look(url: str, liar: Liar) -> list[str]:
+        async with lying_gateway(url, credential, liar) as address:
+            target = Target(usual, credential, "default", brief_url=address)
+            session, ending = await run(target, checks, at_once=1, versions=[V2])
+        return [session.verdict, session.reason, ending.verdict, ending.reason]
+
+    told = await asyncio.gather(
+        look(short, Liar()),
+        look(usual, Liar()),
+        look(usual, Liar(lives(3))),
+        look(short, Liar(lives(14))),
+        look(short, Liar(no_close_reason)),
+    )
+    assert [verdict for verdict, *_ in told] == ["pass", "skipped", "FAIL", "FAIL", "FAIL"]
+    for (_, reason, *_), part in zip(
+        told[1:],
+        (
+            "a session lives for 86400 s; needs --brief-url",
+            "no frame came within",
+            "before its expires_at",
+            "'internal', not 'session_expired'",
+        ),
+        strict=True,
+    ):
+        assert part in reason
+    assert told[0][2:] == ["skipped", "needs --brief-credential, which ends within a minute"]
+
+
+async def test_a_credential_that_does_not_end_is_found(
+    shared_cluster: LocalCluster, credential: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OP-15: its sessions are said to end, and do not."""
+    monkeypatch.setattr(lifetimes, "SWEEP_S", SHORT_S)
+    url = f"http://127.0.0.1:{shared_cluster.gateways[0].port}"
+    lasting = await asyncio.to_thread(app_with_every_scope, shared_cluster)
+    checks = [check for check in all_checks() if check.name == "credential_ends"]
+
+    async def look(liar: Liar) -> Finding:
+        async with lying_gateway(url, lasting, liar) as address:
+            target = Target(address, credential, "default", brief_credential=lasting)
+            (finding,) = await run(target, checks, at_once=1, versions=[V2])
+        return finding
+
+    honest, lying = await asyncio.gather(look(Liar()), look(Liar(lives(3))))
+    assert honest.verdict == "skipped"
+    assert "needs a --brief-credential that ends in a minute" in honest.reason
+    assert found(lying, "no frame came within")
+
+
+async def test_a_server_that_is_too_fast_to_be_flooded_is_not_failed(
+    shared_cluster: LocalCluster, credential: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flooding, "BURST", flooding.ITEMS_MAX)
+    url = f"http://127.0.0.1:{shared_cluster.gateways[0].port}"
+    checks = [check for check in all_checks() if check.phase == "flooding"]
+    findings = await run(Target(url, credential, "default"), checks, at_once=2)
+    assert [finding.verdict for finding in findings] == ["skipped", "skipped"]
+    assert "the server answers too fast" in findings[0].reason

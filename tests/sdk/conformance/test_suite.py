@@ -258,6 +258,28 @@ def test_what_goes_together_is_told(
     assert told in done.output
 
 
+def test_what_an_operator_gives_reaches_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets: list[Target] = []
+
+    def caught(target: Target, *_: object) -> list[Finding]:
+        targets.append(target)
+        return []
+
+    monkeypatch.setattr("orbit_sdk.cli.conformance._run", caught)
+    monkeypatch.setenv("ORBIT_CREDENTIAL", CREDENTIAL)
+    given = {name: f"http://{name}" for name in ("other_url", "brief_url", "leaving_url")}
+    for number, name in enumerate(("other_credential", "spare_credential", "brief_credential")):
+        given[name] = f"orbit_{str(number) * 16}_{'A' * 43}"
+    given |= {"revoke": "true", "leave": "false"}
+    words = [word for name in given for word in (f"--{name.replace('_', '-')}", given[name])]
+    for arguments in ([], [*words, "--slow"]):
+        CliRunner().invoke(conformance, ["http://there/", *arguments])
+    assert targets == [
+        Target("http://there", CREDENTIAL, "default"),
+        Target("http://there", CREDENTIAL, "default", slow=True, **given),  # type: ignore[arg-type]
+    ]
+
+
 def test_the_help_teaches_versions_codes_and_what_an_operator_gives() -> None:
     text = " ".join(CliRunner().invoke(conformance, ["--help"]).output.split())
     for said in (
