@@ -3,10 +3,11 @@
 Where: two loops of every dispatcher. The beat in Redis shares out queues; the beat in Postgres and
 the reaping decide which sessions are over (architecture, section 7).
 Promise: a node is given up after three missed beats, if Postgres could be reached all the while;
-its sessions are closed and what they had not started is woken. Without Redis every dispatcher looks
-after every queue: wasteful, never wrong.
+its sessions are closed, what they had not started is woken, and its stream is deleted. Without
+Redis every dispatcher looks after every queue: wasteful, never wrong.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -103,9 +104,11 @@ class Nodes:
             if failpoints.armed:
                 await failpoints.reach("dispatcher.reap.after")
         self._metrics.reaped_nodes.inc(len(dead))
+        self._waking.wake(set(routes))
         if dead:
             _log.warning("nodes_given_up", nodes=dead)
-        self._waking.wake(set(routes))
+            with contextlib.suppress(BusUnavailable):  # then the streams end by their TTL
+                await self._bus.bury(dead)
         return len(dead)
 
     async def leave(self) -> None:

@@ -125,6 +125,12 @@ class Bus:
         """Take a node out at its clean stop, so that others act at once."""
         await self._link.call([("HDEL", self._nodes_key(kind), node_id)])
 
+    async def bury(self, node_ids: Collection[str]) -> None:
+        """Delete what is on its way to gateways that were given up: nobody is to read it."""
+        keys = [self._node_key(node_id) for node_id in node_ids]
+        if keys:
+            await self._link.call([("UNLINK", *keys)])
+
     async def live_nodes(self, kind: NodeKind, max_age_ms: int = 6_000) -> list[str]:
         """Sorted ids of the nodes that have beaten within `max_age_ms`; [] after a wipe."""
         key = self._nodes_key(kind)

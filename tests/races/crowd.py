@@ -56,6 +56,8 @@ class Member(WSListener):
         self.place = place
         self.silent = silent
         self.ignored = 0
+        self.given = 0
+        """Assignments of this session."""
         self.port = 0
         self.held: dict[str, Held] = {}
         self.unanswered: dict[str, Asked] = {}
@@ -116,6 +118,7 @@ class Member(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._transport = None
         self.session_id = ""
+        self.given = 0
         self._frames.clear()
         self.closes.append(self._close)
         self._crowd.gone.put_nowait(self)
@@ -139,6 +142,7 @@ class Member(WSListener):
         elif kind == "task.assign" and self.silent:
             self.ignored += len(frame["body"]["assignments"])
         elif kind == "task.assign":
+            self.given += len(frame["body"]["assignments"])
             self.assigned_after_drain += self.drained * len(frame["body"]["assignments"])
             self._ask("task.start", [self._take(given) for given in frame["body"]["assignments"]])
         elif kind == "worker.drain":

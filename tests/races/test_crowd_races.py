@@ -8,23 +8,30 @@ from contextlib import ExitStack
 
 import psutil
 import pytest
+from redis.asyncio import Redis
 
 from devcluster.processes import Process
 from orbit_sdk.protocol.limits import PING_INTERVAL_S, WRITE_DEADLINE_S
 from tests.races.arena import Arena, open_arena
-from tests.races.crowd import HANDLER, Crowd, answers_agree, crowd_of
+from tests.races.crowd import HANDLER, JOIN_S, Crowd, answers_agree, crowd_of
 from tests.races.repeats import size
 from tests.races.standing import FLOOD_FRAMES, Standing, standing_on
 from tests.stores import Stores
-from tests.waiting import wait_until
+from tests.waiting import POLL_S, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 LEASE_MS = 15_000
 """Longer than anything here should wait: what comes sooner did not wait for a lease."""
 
-AT_ONCE_S = 5.0
-"""No wait of a worker that came back hangs on anything longer (B-13)."""
+AT_ONCE_S = 2.0
+"""The first assignment of a worker that came back (B-13)."""
+
+TTL_S = 5.0
+"""Nothing waits for anything longer than this (B-13): here a node is given up after 3 s, and that
+is looked for once a second."""
+
+ROUNDS_MAX = 3
 
 SILENT = 4
 """Workers that hold what they never start, and never come back: only their node's end tells."""
@@ -74,7 +81,22 @@ async def test_b41_a_gateway_told_to_stop_in_mid_traffic_owes_no_answer(
 async def test_b13_a_crowd_of_a_killed_gateway_gets_work_through_the_others(
     arena: Arena, seed: int
 ) -> None:
-    """INV-14, INV-17, INV-22: at once after each reconnect; nothing stays with the dead one."""
+    """INV-14, INV-17, INV-22: at once after each reconnect; nothing stays with the dead one.
+
+    What waits for a timer waits in each round; a busy machine is forgiven all but one.
+    """
+    rounds = []
+    for turn in range(ROUNDS_MAX):
+        rounds.append(await _kill_one_of(arena, seed + turn))
+        first_s, stuck_s = rounds[-1]
+        if first_s < AT_ONCE_S and stuck_s < TTL_S:
+            return
+    pytest.fail(f"first assignments and unstarted ones took, in seconds: {rounds}")
+
+
+async def _kill_one_of(arena: Arena, seed: int) -> tuple[float, float]:
+    """How long a worker that came back waited for its first task, and how long anything of those
+    who did not come back waited for its return; the longest of each, in seconds."""
     victim = arena.victim(arena.cluster.gateways, seed)
     others = [node.port for node in arena.cluster.gateways if node is not victim]
     await arena.heal()
@@ -83,6 +105,7 @@ async def test_b13_a_crowd_of_a_killed_gateway_gets_work_through_the_others(
         await crowd.join(SILENT, [victim.port], silent=True)
         await crowd.join(count, [victim.port])
         dead = [member.session_id for member in crowd.members]
+        node_id = await arena.fetchval("SELECT node_id FROM session WHERE id = $1", dead[0])
         tasks = await arena.submit(5 * count // 2, handler=HANDLER)
         tasks += await arena.submit(5 * count // 2, handler=HANDLER)
         await crowd.until_ignored()
@@ -90,19 +113,12 @@ async def test_b13_a_crowd_of_a_killed_gateway_gets_work_through_the_others(
         killed_at = await arena.fetchval("SELECT clock_timestamp()")
         await asyncio.to_thread(victim.kill)
         async with crowd.kept_connected(others):
+            tasks += await _work_for_all(arena, crowd)
             await arena.succeeded(tasks)
             await crowd.at_rest()
         await answers_agree(arena, crowd)
-    # How long each that came back waited for its first task, while tasks were waiting.
-    waits = await arena.fetch(
-        "SELECT extract(epoch FROM min(a.granted_at) - s.opened_at)::float8 AS waited"
-        " FROM session s JOIN attempt a ON a.session_id = s.id"
-        " WHERE NOT s.id = ANY ($1::uuid[]) GROUP BY s.id, s.opened_at",
-        dead,
-    )
-    assert len(waits) > count // 2
-    assert max(row["waited"] for row in waits) < AT_ONCE_S
-    # What the dead one's workers had not started went back without waiting for a lease.
+    waits = await arena.fetch(FIRST_WAITS, dead, crowd.capacity)
+    assert len(waits) >= count
     stuck = await arena.fetch(
         "SELECT extract(epoch FROM finished_at - $2)::float8 AS stuck FROM attempt"
         " WHERE session_id = ANY ($1::uuid[]) AND started_at IS NULL",
@@ -110,7 +126,46 @@ async def test_b13_a_crowd_of_a_killed_gateway_gets_work_through_the_others(
         killed_at,
     )
     assert len(stuck) >= SILENT
-    assert max(row["stuck"] for row in stuck) < LEASE_MS / 1000 / 2
+    await _nothing_is_unread(arena, node_id)
+    return max(row["waited"] for row in waits), max(row["stuck"] for row in stuck)
+
+
+FIRST_WAITS = """
+WITH back AS (
+    SELECT s.id, s.opened_at,
+           CASE WHEN count(h.id) < $2 THEN s.opened_at ELSE min(h.finished_at) END AS free_at
+    FROM session s LEFT JOIN attempt h
+      ON h.session_id = s.id AND h.granted_at < s.opened_at AND h.finished_at > s.opened_at
+    WHERE NOT s.id = ANY ($1::uuid[])
+      AND s.instance_id IN (SELECT d.instance_id FROM session d WHERE d.id = ANY ($1::uuid[]))
+    GROUP BY s.id, s.opened_at)
+SELECT extract(epoch FROM min(a.started_at) - b.free_at)::float8 AS waited
+FROM back b JOIN attempt a ON a.session_id = b.id AND a.granted_at > b.opened_at
+GROUP BY b.id, b.free_at
+"""
+"""From a hello that was accepted, or the first free slot if what was resumed took all of them, to
+the first start of what was assigned since."""
+
+
+async def _work_for_all(arena: Arena, crowd: Crowd) -> list[str]:
+    """Tasks wait until each member has been given one in its new session."""
+    loop, count = asyncio.get_running_loop(), len(crowd.members)
+    tasks: list[str] = []
+    until = loop.time() + JOIN_S
+    while any(not member.given for member in crowd.members if not member.silent):
+        assert loop.time() < until, "somebody never got work again"
+        if await arena.fetchval("SELECT count(*) FROM ready") < count:
+            tasks += await arena.submit(count, handler=HANDLER)
+        else:
+            await asyncio.sleep(POLL_S)
+    return tasks
+
+
+async def _nothing_is_unread(arena: Arena, node_id: str) -> None:
+    """The stream of the dead gateway, which nobody will read any more."""
+    async with Redis.from_url(arena.cluster.redis_url) as redis:
+        key = f"orbit:{arena.cluster.cluster}:node:{node_id}"
+        await wait_until(lambda: redis.xlen(key), lambda length: length == 0, TTL_S)
 
 
 async def test_b40_readers_that_stand_still_cost_their_own_session_alone(

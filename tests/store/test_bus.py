@@ -185,6 +185,23 @@ async def test_the_reader_of_a_node_trims_what_it_has_read(bus: Bus, raw: "redis
         assert await raw.xlen(f"orbit:{CLUSTER}:node:{NODE}") <= 2
 
 
+async def test_a_buried_node_leaves_no_stream_and_may_come_back(
+    bus: Bus, raw: "redis.Redis"
+) -> None:
+    """B-13: nothing stays unread, and one that was given up by mistake hears what comes later."""
+    async with reading(bus.reader("node", NODE)) as reader:
+        await bus.assign(NODE, [assignment(1)])
+        assert len(await reader.read(100, 10)) == 1
+        await bus.assign(NODE, [assignment(2)])
+        await bus.assign("d" * 32, [assignment(3)])
+        await bus.bury([])
+        await bus.bury([NODE, "e" * 32])
+        assert [key.decode() for key in await raw.keys()] == [f"orbit:{CLUSTER}:node:{'d' * 32}"]
+        await bus.assign(NODE, [assignment(4)])
+        (entry,) = await reader.read(100, 10)
+        assert entry[1] == Assigned((assignment(4),))
+
+
 async def test_old_entries_are_trimmed_by_the_clock_of_redis(bus: Bus, raw: "redis.Redis") -> None:
     key = f"orbit:{CLUSTER}:wake"
     async with raw.pipeline(transaction=False) as pipe:
