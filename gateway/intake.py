@@ -4,7 +4,7 @@ Under the socket protocol. The loop that serves sockets also beats, and answers 
 each peer that sends without end were given its piece in every turn, a hundred of them would make
 one turn so long that the node misses its beats and is given up while it serves. So all of them
 together have one bound a turn, and take it by small shares in rounds: more of them make a round
-longer, never a turn. Whatever comes when nobody waits is taken at once.
+longer, never a turn. A share that comes while nobody waits is taken at once.
 """
 
 import asyncio
@@ -35,11 +35,16 @@ class Intake:
 
     def admits(self, size: int) -> bool:
         """Whether so many bytes may be taken in at once; if so they are counted."""
-        if self._waiting or self._taken + size > limits.TURN_BYTES:
+        room = min(limits.TURN_SHARE_BYTES, limits.TURN_BYTES - self._taken)
+        if self._waiting or size > room:
             return False
+        self.count(size)
+        return True
+
+    def count(self, size: int) -> None:
+        """Something taken in costs this turn as much as so many bytes."""
         self._taken += size
         self._call_turn()
-        return True
 
     def wait(self, peer: Peer) -> None:
         """Have `peer` called in its turn, and again for as long as it waits."""
@@ -58,6 +63,7 @@ class Intake:
         while waiting and self._taken < limits.TURN_BYTES:
             self._call_turn()  # before anything else: a peer that raises stops nobody but itself
             peer = waiting.popleft()
-            self._taken += peer.take_share()
+            size = peer.take_share()  # which may count something as well
+            self._taken += size
             if peer.waits:
                 waiting.append(peer)

@@ -147,11 +147,15 @@ LINGER_S: Final = 2.0
 """How long the rest of a refused body, or of a message that ends its socket, is read and thrown
 away, so that the refusal arrives."""
 
-TURN_BYTES: Final = 65_536
-TURN_SHARE_BYTES: Final = 8_192
-"""Bytes of all worker sockets between two turns of the loop, and of one while others wait: ten
-thousand of the smallest frames take some 50 ms, and a full worker's burst of commands still comes
-in one or two pieces, for one batch. A beat takes a dozen turns."""
+TURN_BYTES: Final = 128 * 1024
+TURN_SHARE_BYTES: Final = 16 * 1024
+"""Bytes of all worker sockets between two turns of the loop, and of one at a time. Of commands that
+are refused one by one it is some 5 ms, and a beat takes a dozen turns, on a machine that may have
+five others to serve. With half of it, the bursts of full workers make smaller batches."""
+
+CONTROL_FRAME_BYTES: Final = 256
+"""What a ping or pong counts for besides its bytes, which may be six: a share of them takes some
+15 ms, and is the last of its turn."""
 
 FRAGMENTS_MAX: Final = 1_024
 """Fragments of one message, which may be empty and so escape the frame limit. Then 1009."""

@@ -98,10 +98,16 @@ class WorkerSocketProtocol(JoinedWritesProtocol):
 
     def handle_ping(self) -> None:
         """Answer a ping. A peer that reads nothing is owed the latest pong alone (RFC 6455)."""
+        self._intake.count(limits.CONTROL_FRAME_BYTES)
         if self.writable.is_set():
             super().handle_ping()
         else:
             self._late_pong = b"".join(self.conn.data_to_send())
+
+    def handle_pong(self, event: "Frame") -> None:
+        """Note a pong; one that nobody asked for costs its time all the same."""
+        self._intake.count(limits.CONTROL_FRAME_BYTES)
+        super().handle_pong(event)
 
     def keepalive_timeout(self) -> None:
         """No pong in time. What the peer has not taken by now it never will: don't wait for it."""

@@ -6,7 +6,8 @@ Told by bytes between turns, not by times: a beat takes so many turns, and nothi
 import asyncio
 import contextlib
 import json
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,8 +17,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from gateway import limits
 from gateway.intake import Intake
 from tests.gateway.harness import App, Gateway, eventually, ids
-from tests.gateway.raw_socket import TEXT, RawSocket, frame, raw_socket
-from tests.gateway.test_transport import hello
+from tests.gateway.raw_socket import PONG, TEXT, RawSocket, frame, raw_socket
+from tests.gateway.test_transport import hello, welcomed
 
 SHARE = limits.TURN_SHARE_BYTES
 SHARES_A_TURN = limits.TURN_BYTES // SHARE
@@ -45,11 +46,12 @@ class Waiting:
 
 async def test_what_comes_while_nobody_waits_is_taken_at_once_up_to_the_bound() -> None:
     intake = Intake()
-    assert intake.admits(limits.TURN_BYTES - 1)
-    assert intake.admits(1)
+    assert not intake.admits(SHARE + 1)
+    for _ in range(SHARES_A_TURN):
+        assert intake.admits(SHARE)
     assert not intake.admits(1)
     await asyncio.sleep(0)
-    assert intake.admits(limits.TURN_BYTES)
+    assert intake.admits(SHARE)
 
 
 async def test_those_who_wait_take_turns_and_a_late_one_waits_for_one_round() -> None:
@@ -69,7 +71,7 @@ async def test_those_who_wait_take_turns_and_a_late_one_waits_for_one_round() ->
     await eventually(lambda: not any(peer.waits for peer in crowd))
     assert len(log) == 1 + 30 * len(crowd)
     await asyncio.sleep(0)
-    assert intake.admits(limits.TURN_BYTES)
+    assert intake.admits(SHARE)
 
 
 async def test_one_that_raises_holds_up_nobody() -> None:
@@ -85,25 +87,41 @@ async def test_one_that_raises_holds_up_nobody() -> None:
     assert len(raised) == 1
 
 
-async def test_a_crowd_that_floods_makes_no_turn_longer(
-    gateway: Gateway, app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-37, INV-40: their sum is bounded, and each is answered frame by frame, in order."""
-    peers, frames = 20, 500
-    taken, turns = 0, []
-    take = WebSocketsSansIOProtocol.data_received
+@asynccontextmanager
+async def counted_by_turns(
+    monkeypatch: pytest.MonkeyPatch, method: str, size: Callable[..., int]
+) -> AsyncIterator[list[int]]:
+    """The sum of what the calls of a method of the protocol take, turn by turn of the loop."""
+    taken, turns = 0, [0]
+    take = getattr(WebSocketsSansIOProtocol, method)
 
-    def counted(self: WebSocketsSansIOProtocol, data: bytes) -> None:
+    def counted(self: WebSocketsSansIOProtocol, *args: Any) -> None:
         nonlocal taken
-        taken += len(data)
-        take(self, data)
+        taken += size(*args)
+        take(self, *args)
 
-    async def count_turns() -> None:
+    async def count() -> None:
         nonlocal taken
         while True:
             turns.append(taken)
             taken = 0
             await asyncio.sleep(0)
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, method, counted)
+    counting = asyncio.create_task(count())
+    try:
+        yield turns
+    finally:
+        counting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await counting
+
+
+async def test_a_crowd_that_floods_makes_no_turn_longer(
+    gateway: Gateway, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-37, INV-40: their sum is bounded, and each is answered frame by frame, in order."""
+    peers, frames = 20, 500
 
     async def flood(peer: RawSocket, begin: asyncio.Event) -> None:
         await peer.upgrade(app.credential)
@@ -121,17 +139,30 @@ async def test_a_crowd_that_floods_makes_no_turn_longer(
         begin = asyncio.Event()
         floods = [asyncio.create_task(flood(peer, begin)) for peer in opened]
         await eventually(lambda: len(gateway.node.sockets) == peers)
-        monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", counted)
-        counting = asyncio.create_task(count_turns())
-        begin.set()
-        await asyncio.gather(*floods)
-        counting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await counting
+        async with counted_by_turns(monkeypatch, "data_received", len) as turns:
+            begin.set()
+            await asyncio.gather(*floods)
     whole = peers * frames * len(_unproven("0" * 32, "0" * 32))
-    assert sum(turns) >= whole > 20 * limits.TURN_BYTES
+    assert sum(turns) >= whole > 8 * limits.TURN_BYTES
     # What came while nobody waited, and what those who waited took in the turn behind it.
     assert max(turns) <= 2 * limits.TURN_BYTES
+
+
+async def test_a_crowd_of_pings_makes_no_turn_longer(
+    gateway: Gateway, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smallest frames there are: by their bytes alone a turn would be a hundred thousand."""
+    peers, pings = 10, 10_000
+    with ExitStack() as stack:
+        port = urlsplit(gateway.url).port or 0
+        opened = [stack.enter_context(raw_socket(port)) for _ in range(peers)]
+        for peer in opened:
+            await welcomed(peer, app)
+        async with counted_by_turns(monkeypatch, "handle_pong", lambda _: 1) as turns:
+            await asyncio.gather(*(peer.send(frame(PONG) * pings) for peer in opened))
+            await eventually(lambda: sum(turns) == peers * pings, 30)
+    # The last share of a turn, and one that came while nobody waited.
+    assert max(turns) <= 2 * (SHARE // len(frame(PONG)) + 1)
 
 
 def _unproven(session_id: str, message_id: str) -> bytes:
