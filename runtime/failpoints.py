@@ -8,9 +8,10 @@ site is reached.
 
     ORBIT_FAILPOINTS="gateway.finish_attempts.after=drop@0.1;dispatcher.claim.after=kill@3"
 
-Actions: `sleep:SECONDS`; `error` (a fault of our own); `drop` (what was under way is lost, as with
-its connection); `kill` (SIGKILL to this process); `pause:FILE` (writes FILE.here, then waits until
-FILE exists). `@0.1` fires with that probability, `@3` at the third time only, `@3+` from then on.
+Actions: `sleep:SECONDS`, or `sleep:0..1.5` for any time between; `error` (a fault of our own);
+`drop` (what was under way is lost, as with its connection); `kill` (SIGKILL to this process);
+`pause:FILE` (writes FILE.here, then waits until FILE exists). `@0.1` fires with that probability,
+`@3` at the third time only, `@3+` from then on.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class Failpoint:
         elif self.action == "error":
             raise InjectedFault(self.name)
         elif self.action == "sleep":
-            await asyncio.sleep(float(self.word))
+            await asyncio.sleep(self.draw.uniform(*_read_span(self.word)))
         elif self.action == "pause":
             await _pause(Path(self.word))
         return self.action != "drop"
@@ -88,7 +89,7 @@ def read_failpoints(text: str, seed: int) -> list[Failpoint]:
         if (action in ("sleep", "pause")) != bool(word):
             raise ValueError("sleep needs seconds, pause needs a file, the others take no word")
         if action == "sleep":
-            float(word)
+            _read_span(word)
         when = found["when"] or "1+"
         is_chance = "." in when
         first = 1 if is_chance else int(when.rstrip("+"))
@@ -127,6 +128,12 @@ async def reach(name: str, lost: type[Exception] = ConnectionResetError) -> None
     """Reach a site; a `drop` raises `lost`, as if the connection had broken right there."""
     if not await passes(name):
         raise lost(f"failpoint {name}")
+
+
+def _read_span(word: str) -> tuple[float, float]:
+    """The least and the most of `0..1.5`, or of `1.5`. Raises ValueError."""
+    least, between, most = word.partition("..")
+    return float(least), float(most if between else least)
 
 
 async def _pause(file: Path) -> None:

@@ -60,6 +60,22 @@ async def test_a_drop_raises_what_the_site_calls_lost() -> None:
         await reach("a.b", TimeoutError)
 
 
+async def test_a_sleep_takes_any_time_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def note(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(failpoints.asyncio, "sleep", note)
+    for text, least, most in (("0.25", 0.25, 0.25), ("1..2.5", 1.0, 2.5), ("0..4@0.9", 0.0, 4.0)):
+        slept.clear()
+        arm(read_failpoints(f"a.b=sleep:{text}", 3))
+        for _ in range(200):
+            await reach("a.b")
+        assert least <= min(slept) <= max(slept) <= most
+        assert max(slept) - min(slept) >= 0.9 * (most - least)
+
+
 async def test_a_pause_shows_itself_and_ends_with_its_file(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     arm(read_failpoints(f"a.b=pause:{gate}", 0))
@@ -79,6 +95,7 @@ async def test_a_pause_shows_itself_and_ends_with_its_file(tmp_path: Path) -> No
     [
         "a=drop", "a.b", "a.b=explode", "a.b=sleep", "a.b=kill:now", "a.b=drop@", "a.b=drop@2.5",
         "a.b=drop@0", "a.b=sleep:soon", "A.b=drop",
+        "a.b=sleep:1..", "a.b=sleep:..2", "a.b=sleep:1..soon",
     ],
 )  # fmt: skip
 def test_wrong_rules_are_refused(text: str) -> None:
