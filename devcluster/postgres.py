@@ -38,7 +38,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "fsync": "on",
     "synchronous_commit": "on",
     "shared_buffers": "256MB",
-    "max_connections": "100",
+    "max_connections": "200",
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "jit": "off",

@@ -137,7 +137,7 @@ class Dispatcher:
             if problem is None:
                 try:
                     return await open_pools(
-                        dsn, submit=1, lease=1, background=self._settings.background_pool
+                        dsn, submit=1, lease=1, renew=1, background=self._settings.background_pool
                     )
                 except STORE_ERRORS as error:
                     problem = f"Postgres: {type(error).__name__}"

@@ -46,6 +46,7 @@ def make_node(settings: GatewaySettings) -> Node:
             dsn,
             submit=settings.submit_pool,
             lease=settings.lease_pool,
+            renew=settings.renew_pool,
             background=settings.background_pool,
         )
 

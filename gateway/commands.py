@@ -1,9 +1,10 @@
 """The lanes of a gateway: one a kind of command, each bound to its store function and its pool.
 
-Submissions have connections of their own, and so have the commands of running attempts, so that
-renewals and finishes go on at full submit load (INV-20); operations on tasks and queues, which are
-rare, share those of submissions. Commands of one attempt keep their order across kinds: a finish
-waits for the answer of the start sent before it.
+Submissions have connections of their own, and so have renewals and the other commands of running
+attempts, so that those go on at full submit load (INV-20); operations on tasks and queues, which
+are rare, share those of submissions. Commands of one attempt keep their order across kinds: a
+finish waits for the answer of the start sent before it. What extends or ends a lease has a lane as
+wide as a store needs that takes `limits.CALL_SHARE` of a lease for a call (B-04).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from gateway import limits
+from gateway.gate import Gate
 from gateway.lanes import Lane, Order
 from gateway.store_calls import Pool, StoreCalls, is_passing
 from gateway.worker.dialect import Operation
@@ -31,6 +33,7 @@ class Commands:
     def __init__(
         self,
         calls: StoreCalls,
+        lease_s: float,
         *,
         given_back: Callable[[Sequence[RouteKey]], None],
         unwanted: Callable[[dispatch.Unwanted], None],
@@ -40,6 +43,8 @@ class Commands:
         taken back or to stop, `over` of those that ended past the socket of their session."""
         order = Order()
         self._calls = calls
+        self._lease_s = lease_s
+        self._gate = Gate(limits.LEASE_CALLS, limits.GATE_SHARE * lease_s)
         self._given_back = given_back
         self._unwanted = unwanted
         self._over = over
@@ -61,7 +66,7 @@ class Commands:
         """Attempts whose end was reported past the socket of their session."""
         self.capacity: Lane[store.SetCapacity, store.CapacityOutcome] = Lane(
             "capacity",
-            self._call(Pool.LEASE, store.set_capacity),
+            self._gated(self._call(Pool.LEASE, store.set_capacity)),
             is_passing=is_passing,
             order=order,
             key=attrgetter("session_id"),
@@ -89,15 +94,7 @@ class Commands:
         self.resolve: Lane[operations.ResolveTask, operations.TaskOutcome] = self._tasks(
             "resolve", order, self._call(Pool.SUBMIT, operations.resolve_tasks)
         )
-        self.gates: Lane[operations.SetGate, operations.GateOutcome] = Lane(
-            "gates",
-            self._call(Pool.SUBMIT, operations.set_gates),
-            is_passing=is_passing,
-            order=order,
-            key=attrgetter("queue_id"),
-            patience_s=limits.SUBMIT_PATIENCE_S,
-            width=1,
-        )
+        self.gates: Final = self._gate_lane(order)
 
     def lanes(self) -> tuple[Lane[Any, Any], ...]:
         """Every lane, for the process to run."""
@@ -121,11 +118,12 @@ class Commands:
         return True
 
     def _attempt_lanes(self, order: Order) -> dict[Operation, Lane[Any, store.CommandOutcome]]:
+        wait = limits.WAIT_SHARE - limits.GATE_SHARE
         calls = {
-            Operation.START: self._call(Pool.LEASE, store.start_attempts),
-            Operation.RENEW: self._call(Pool.LEASE, store.renew_leases),
-            Operation.FINISH: self._finish,
-            Operation.RESUME: self._call(Pool.LEASE, store.resume_attempts),
+            Operation.START: (self._gated(self._call(Pool.LEASE, store.start_attempts)), wait),
+            Operation.RENEW: (self._call(Pool.RENEW, store.renew_leases), limits.WAIT_SHARE),
+            Operation.FINISH: (self._gated(self._finish), limits.FINISH_WAIT_SHARE),
+            Operation.RESUME: (self._gated(self._call(Pool.LEASE, store.resume_attempts)), wait),
         }
         return {
             operation: Lane(
@@ -137,9 +135,22 @@ class Commands:
                 again=_is_again,
                 same=_operation,
                 repeated=_as_repeat,
+                width=limits.lane_width(share),
+                spacing_s=max(limits.WAIT_MIN_S, share * self._lease_s),
             )
-            for operation, execute in calls.items()
+            for operation, (execute, share) in calls.items()
         }
+
+    def _gate_lane(self, order: Order) -> Lane[operations.SetGate, operations.GateOutcome]:
+        return Lane(
+            "gates",
+            self._call(Pool.SUBMIT, operations.set_gates),
+            is_passing=is_passing,
+            order=order,
+            key=attrgetter("queue_id"),
+            patience_s=limits.SUBMIT_PATIENCE_S,
+            width=1,
+        )
 
     def _quiet(
         self,
@@ -182,6 +193,17 @@ class Commands:
             return outcomes
 
         return execute
+
+    def _gated(
+        self, execute: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+    ) -> Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]:
+        gate = self._gate
+
+        async def gated(items: Sequence[Any]) -> Sequence[Any]:
+            async with gate.passed():
+                return await execute(items)
+
+        return gated
 
     async def _close_sessions(self, items: Sequence[store.CloseSession]) -> Sequence[None]:
         routes = await self._calls.run(

@@ -1,7 +1,10 @@
 """Batch lanes: many small commands become few calls to the store (architecture section 3).
 
 While a call is in flight the next batch gathers, so a lone command waits for nothing and a burst is
-one statement. Promises, for each lane:
+one statement. LANE_WIDTH calls are in flight at most while the store is quick. A wider lane begins
+a further one when `spacing_s` have passed since the latest began: so a call may take
+`(width - 1) * spacing_s`, and still no command waits longer than `spacing_s` for its turn (B-04).
+Promises, for each lane:
 
 - every accepted command is answered exactly once, through its reply callback, in the event loop;
 - nothing is answered before the call that carried it has returned, which is after COMMIT (INV-7);
@@ -114,6 +117,7 @@ class Lane(Generic[C, O]):
         queue_max: int = limits.FRAME_QUEUE_MAX,
         patience_s: float = limits.FRAME_PATIENCE_S,
         width: int = limits.LANE_WIDTH,
+        spacing_s: float = 0.0,
     ) -> None:
         self.name = name
         self._execute = execute
@@ -128,6 +132,9 @@ class Lane(Generic[C, O]):
         self._queue_max = queue_max
         self._patience_s = patience_s
         self._width = width
+        self._spacing_s = spacing_s
+        self._began = float("-inf")
+        """When the latest call began."""
         self._queue: deque[Entry[C, O]] = deque()
         self._sleeping: list[asyncio.Future[None]] = []
         self._awake = width
@@ -177,25 +184,48 @@ class Lane(Generic[C, O]):
     def admit(self, entry: Entry[C, O]) -> None:
         """Queue a command whose turn it is."""
         self._queue.append(entry)
+        self._call_help()
+
+    def _call_help(self) -> None:
+        """Something is queued: wake a runner for it, now or once it has waited long enough."""
         if not self._sleeping:
             return
-        if self._awake == 0 or len(self._queue) >= limits.RELIEF_COMMANDS:
+        is_few = len(self._queue) < limits.RELIEF_COMMANDS
+        if self._awake == 0 or (self._awake < limits.LANE_WIDTH and not is_few):
             self._wake()
         elif self._relief is None:
-            loop = asyncio.get_running_loop()
-            self._relief = loop.call_later(limits.RELIEF_AFTER_S, self._relieve)
+            after_s = max(limits.RELIEF_AFTER_S, self._space_s(self._awake))
+            self._relief = asyncio.get_running_loop().call_later(after_s, self._relieve)
+
+    def _space_s(self, beside: int) -> float:
+        """How long until a call may begin beside so many others."""
+        if beside < limits.LANE_WIDTH:
+            return 0.0
+        return self._began + self._spacing_s - time.monotonic()
 
     def _wake(self) -> None:
-        if self._sleeping:
-            sleeper = self._sleeping.pop()
-            self._awake += 1
-            if not sleeper.done():
-                sleeper.set_result(None)
+        sleeper = self._sleeping.pop()
+        self._awake += 1
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+    def _leave_queue(self) -> None:
+        """A runner sleeps. What it left queued is not its turn; a wait that began while more calls
+        were in flight would be too long for what comes next."""
+        if self._queue:
+            self._call_help()
+        elif self._relief is not None and self._awake < limits.LANE_WIDTH:
+            self._relief.cancel()
+            self._relief = None
 
     def _relieve(self) -> None:
-        """The call in flight takes long: what has gathered meanwhile goes beside it."""
+        """The calls in flight take long: what has gathered meanwhile goes beside them."""
         self._relief = None
-        if self._queue:
+        if not self._queue or not self._sleeping:
+            return
+        if self._space_s(self._awake) > 0:
+            self._call_help()
+        else:
             self._wake()
 
     def stuck_s(self) -> float:
@@ -214,14 +244,15 @@ class Lane(Generic[C, O]):
         loop = asyncio.get_running_loop()
         queue = self._queue
         while True:
-            if not queue:
+            if not queue or self._space_s(self._awake - 1) > 0:
                 sleeper: asyncio.Future[None] = loop.create_future()
                 self._sleeping.append(sleeper)
                 self._awake -= 1
+                self._leave_queue()
                 await sleeper
                 continue
             batch = [queue.popleft() for _ in range(min(len(queue), limits.BATCH_COMMANDS_MAX))]
-            self._calls[runner] = time.monotonic()
+            self._calls[runner] = self._began = time.monotonic()
             try:
                 await self._settle(batch)
             finally:

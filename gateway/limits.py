@@ -3,6 +3,7 @@
 Wire bounds live in `orbit_sdk.protocol.limits`; these are the ones of the process behind it.
 """
 
+import math
 from typing import Final
 
 from orbit_sdk.protocol import limits as wire
@@ -13,7 +14,28 @@ BATCH_COMMANDS_MAX: Final = 500
 """Commands in one call. More gains nothing (measured) and holds row locks for longer."""
 
 LANE_WIDTH: Final = 2
-"""Calls of one kind in flight: one works while the other commits."""
+"""Calls of one kind in flight while the store is quick: one works while the other commits."""
+
+CALL_SHARE: Final = 0.4
+WAIT_SHARE: Final = 0.05
+WAIT_MIN_S: Final = 0.1
+"""A start or renewal may take this share of a lease, and waits at most that share for its call: two
+of both fit into the 0.9 leases that a worker uses (B-04). Further calls than LANE_WIDTH begin so
+far apart, and never closer than a busy store takes for a full batch."""
+
+
+def lane_width(wait_share: float) -> int:
+    """Calls in flight for which none waits longer than that share for its turn."""
+    return 1 + math.ceil(round(CALL_SHARE / wait_share, 6))
+
+
+FINISH_WAIT_SHARE: Final = 0.14
+"""The same for a report. It is judged by the whole lease, and behind one start or renewal."""
+
+LEASE_CALLS: Final = 3
+GATE_SHARE: Final = 0.01
+"""Starts, finishes, resumes and levels that are in the store at once: more take turns at the same
+processors. But none waits for long in front of calls that take long (`gateway/gate.py`)."""
 
 RELIEF_COMMANDS: Final = 100
 RELIEF_AFTER_S: Final = 0.01
@@ -168,6 +190,8 @@ DRAIN_NOTICE_S: Final = 5.0
 DRAIN_FLUSH_S: Final = 5.0
 """Committed answers have this long to leave before the sockets are closed."""
 
+assert 2 * (CALL_SHARE + WAIT_SHARE) <= 0.9
+assert 2 * CALL_SHARE + WAIT_SHARE + FINISH_WAIT_SHARE + GATE_SHARE <= 1.0
 assert wire.SEND_QUEUE_FRAMES_MAX < SEND_FRAMES_MAX
 assert wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
 assert SUBMIT_PATIENCE_S < SUBMIT_WAIT_S < 5.0

@@ -78,6 +78,7 @@ class Node:
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
         self.commands: Final = Commands(
             self.calls,
+            lease_ms / 1000,
             given_back=self.hints.wake,
             unwanted=self._tell_unwanted,
             over=self._tell_over,

@@ -26,6 +26,7 @@ class Pool(Enum):
 
     SUBMIT = "submit"
     LEASE = "lease"
+    RENEW = "renew"
     BACKGROUND = "background"
 
 
@@ -78,6 +79,7 @@ class StoreCalls:
             self._pools = {
                 Pool.SUBMIT: opened.submit,
                 Pool.LEASE: opened.lease,
+                Pool.RENEW: opened.renew,
                 Pool.BACKGROUND: opened.background,
             }
 

@@ -123,7 +123,8 @@ class GatewaySettings(StoreSettings):
     ping_interval_s: Annotated[int, Field(ge=1, le=3_600)] = 20
     drain_grace_ms: Annotated[int, Field(ge=0)] = 20_000
     submit_pool: PoolSize = 2
-    lease_pool: PoolSize = 3
+    lease_pool: PoolSize = 12
+    renew_pool: PoolSize = 9
     background_pool: PoolSize = 4
     node_beat_ms: Annotated[int, Field(ge=100, le=60_000)] = 2_000
 

@@ -109,7 +109,7 @@ async def running_gateway(
     wait_ready: bool = True,
 ) -> AsyncIterator[Gateway]:
     async def pools() -> Pools:
-        return await open_pools(database_url, submit=2, lease=3, background=4)
+        return await open_pools(database_url)
 
     node = Node(
         open_pools=pools,

@@ -1,8 +1,10 @@
 """Batch lanes on a scripted store: one call for many, halves, order, unknown commits, bounds."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -182,6 +184,90 @@ async def test_two_calls_of_one_kind_are_in_flight_at_once() -> None:
         store.gate.set()
         await replies.wait(2)
     assert store.calls == [["a"], ["b"]]
+
+
+async def test_a_wide_lane_begins_further_calls_apart_while_the_store_is_slow() -> None:
+    """B-04: no command waits longer than the spacing while a place is free."""
+    replies, store = Replies(), Store()
+    began: list[float] = []
+
+    async def timed(items: Sequence[str]) -> Sequence[str]:
+        began.append(time.monotonic())
+        return await store(items)
+
+    wide = lane(timed, width=5, spacing_s=0.05)
+    store.gate.clear()
+    async with running(wide):
+        for number in range(5):
+            store.called.clear()
+            wide.offer(str(number), replies)
+            async with asyncio.timeout(5):
+                await store.called.wait()
+        wide.offer("no place", replies)
+        assert len(store.calls) == 5
+        store.gate.set()
+        await replies.wait(6)
+    gaps = [later - earlier for earlier, later in pairwise(began)]
+    assert all(gap > 0.045 for gap in gaps[1:4]), "the second goes at once, others keep apart"
+
+
+@pytest.mark.parametrize("turns", [1, 7])
+async def test_a_wide_lane_makes_no_more_calls_of_a_quick_store(turns: int) -> None:
+    """Batches stay as large as in a lane of the usual width: nobody else is ever woken."""
+    replies = Replies()
+    under_way = most = 0
+
+    async def quick(items: Sequence[str]) -> Sequence[str]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return [f"{item}!" for item in items]
+
+    wide = lane(quick, width=9, spacing_s=3600)
+    async with running(wide):
+        for number in range(20_000):
+            wide.offer(str(number), replies)
+            if number % 90 == 0:
+                await asyncio.sleep(0)
+        await replies.wait(20_000)
+    assert most == limits.LANE_WIDTH
+    assert wide.batches < 20_000 / 80
+
+
+async def test_a_runner_that_returns_keeps_apart_too_and_leaves_nothing_waiting() -> None:
+    """Else two calls could begin together, and all places be taken sooner than a call may take."""
+    replies, store = Replies(), Store()
+    gates = [asyncio.Event() for _ in range(9)]
+
+    async def one_by_one(items: Sequence[str]) -> Sequence[str]:
+        gate = gates[len(store.calls)]
+        answer = await store(items)
+        await gate.wait()
+        return answer
+
+    wide = lane(one_by_one, width=4, spacing_s=0.0)
+    async with running(wide):
+        for number in range(3):
+            store.called.clear()
+            wide.offer(str(number), replies)
+            async with asyncio.timeout(5):
+                await store.called.wait()
+        wide._spacing_s = 3600
+        wide.offer("late", replies)
+        gates[0].set()
+        await replies.wait(1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(store.calls) == 3, "two are still in flight, and one began just now"
+        gates[3].set()
+        gates[1].set()
+        await replies.wait(3)
+        gates[2].set()
+        await replies.wait(4)
+    assert store.calls[3] == ["late"]
 
 
 @pytest.mark.parametrize("guilty", [0, 3, 99])
