@@ -16,6 +16,7 @@ from orbit_sdk.worker.dialect import Operation
 from orbit_sdk.worker.effects import Effect, Noted, Run, Settled, Stop, StopReason
 from orbit_sdk.worker.holdings import Holdings
 from orbit_sdk.worker.lease import (
+    Pace,
     Verdict,
     renew_due,
     renew_due_after_resume,
@@ -57,6 +58,7 @@ class Desk:
         self._share = share
         self.attempts = Holdings()
         self.lease_s = inf
+        self.pace = Pace()
         self._due = inf
         self._stopping = False
 
@@ -231,6 +233,7 @@ class Desk:
 
     def _start_answered(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
         held.confirmed(lease, sent_at, self.lease_s)
+        self._timed(sent_at, now)
         match verdict(lease):
             case Verdict.WORK:
                 if held.cancelled:
@@ -251,20 +254,21 @@ class Desk:
 
     def _run(self, held: Held, lease: LeaseBody, sent_at: float) -> None:
         held.step = Step.RUNNING
-        held.renew_at = renew_due(sent_at, self.lease_s, self._share())
+        held.renew_at = self._renew_due(sent_at)
         self._wake(min(held.boundary, held.renew_at))
         until = sent_at + work_s(held.task, lease)
         self._out.append(Run(held.ref.attempt_id, int(held.ref.epoch), held.task, until))
 
     def renewed(self, held: Held, lease: LeaseBody, sent_at: float, now: float) -> None:
         """The answer to a renewal, whichever way it came."""
+        self._timed(sent_at, now)
         if held.step is not Step.RUNNING or held.lost:
             return
         match verdict(lease):
             case Verdict.WORK:
                 self._confirm(held, lease, sent_at)
                 if held.owned:
-                    held.renew_at = renew_due(sent_at, self.lease_s, self._share())
+                    held.renew_at = self._renew_due(sent_at)
                     self._wake(held.renew_at)
             case Verdict.CANCELLED:
                 self._cancel(held, lease, sent_at, now)
@@ -286,7 +290,8 @@ class Desk:
             self._cancel(held, lease, sent_at, now)
         else:
             self._confirm(held, lease, sent_at)
-            held.renew_at = renew_due_after_resume(sent_at, lease, self.lease_s)
+            after_s = self.pace.renew_after_s(self.lease_s)
+            held.renew_at = renew_due_after_resume(sent_at, lease, self.lease_s, after_s)
             self._wake(held.renew_at)
 
     def _gone(self, held: Held, why: str, now: float) -> None:
@@ -297,6 +302,16 @@ class Desk:
             self.lose(held, why)
         else:
             self._advance(held, now)  # A report is judged as a repeat first (R-145).
+
+    def _renew_due(self, sent_at: float) -> float:
+        return renew_due(sent_at, self.pace.renew_after_s(self.lease_s), self._share())
+
+    def _timed(self, sent_at: float, now: float) -> None:
+        """An answer about a lease took until now: the next renewals are sent in time for another
+        one as slow."""
+        sooner_s = self.pace.answered(now - sent_at, self.lease_s, now)
+        if sooner_s > 0:
+            self._wake(self.attempts.hasten(sooner_s))
 
     def _renew(self, held: Held, now: float) -> None:
         assert held.owned, "a renewal is due only under the session that holds the attempt"

@@ -6,6 +6,7 @@ server read its clock, so what we believe is never later than what the server be
 """
 
 from enum import StrEnum
+from math import inf
 
 from orbit_sdk.protocol.frames import AssignedTask, LeaseBody
 from orbit_sdk.protocol.states import AttemptState
@@ -15,8 +16,12 @@ from orbit_sdk.worker.limits import (
     MARGIN_MIN_S,
     MARGIN_SHARE,
     MARGIN_SHARE_MAX,
+    PATIENCE,
+    PATIENCE_SHARE_MAX,
     RENEW_SHARE,
+    RENEW_SHARE_MIN,
     RENEW_SPREAD,
+    RENEWED_SHARE,
     REPEAT_MAX_S,
     REPEAT_MIN_S,
     REPEAT_SHARE,
@@ -56,22 +61,70 @@ def stop_reason(task: AssignedTask, lease: LeaseBody, lease_s: float) -> StopRea
     return StopReason.DEADLINE if by_deadline else StopReason.CANCELLED
 
 
-def renew_due(sent_at: float, lease_s: float, share: float) -> float:
+class Pace:
+    """How long after a renewal the next one is sent: a third of the lease, and sooner while answers
+    are slow, so that the wait and a slow answer still fit between two commits (B-04).
+
+    A slow answer is remembered for one to two leases.
+    """
+
+    def __init__(self) -> None:
+        self._latest_s = 0.0
+        self._former_s = 0.0
+        self._turns_at = -inf
+
+    @property
+    def slowest_s(self) -> float:
+        """The slowest of the latest answers took so long."""
+        return max(self._latest_s, self._former_s)
+
+    def answered(self, took_s: float, lease_s: float, now: float) -> float:
+        """An answer took so long. How much sooner than before it renewals are due from here on."""
+        before_s = self.renew_after_s(lease_s)
+        if now >= self._turns_at:
+            self._former_s = self._latest_s if now < self._turns_at + lease_s else 0.0
+            self._latest_s = 0.0
+            self._turns_at = now + lease_s
+        self._latest_s = max(self._latest_s, took_s)
+        return max(0.0, before_s - self.renew_after_s(lease_s))
+
+    def renew_after_s(self, lease_s: float) -> float:
+        """How long after one renewal was sent the next is, at most."""
+        room_s = max(RENEW_SHARE_MIN * lease_s, RENEWED_SHARE * lease_s - self.slowest_s)
+        return min(RENEW_SHARE * lease_s, room_s)
+
+    def patience_s(self, lease_s: float) -> float:
+        """How long an answer is waited for before its message is repeated, where others are slow. A
+        repeat that crosses its answer is one more call, and the next renewal waits behind it."""
+        return min(PATIENCE * self.slowest_s, PATIENCE_SHARE_MAX * lease_s)
+
+    def answer_within_s(self, lease_s: float) -> float:
+        """How long after one renewal was sent the next one's answer is still no surprise."""
+        return max(self.renew_after_s(lease_s), self.slowest_s) + self.slowest_s
+
+
+def renew_due(sent_at: float, after_s: float, share: float) -> float:
     """When to renew a lease that the operation sent at `sent_at` has just extended."""
-    return sent_at + lease_s * RENEW_SHARE * (1.0 - RENEW_SPREAD * share)
+    return sent_at + after_s * (1.0 - RENEW_SPREAD * share)
 
 
-def renew_due_after_resume(sent_at: float, lease: LeaseBody, lease_s: float) -> float:
-    """When to renew a lease that a resume only confirmed: once two thirds of it are left."""
+def renew_due_after_resume(
+    sent_at: float, lease: LeaseBody, lease_s: float, after_s: float
+) -> float:
+    """When to renew a lease that a resume only confirmed: so long after it was extended."""
     left_s = remaining_s(lease.lease_until, lease.server_time)
-    return sent_at + max(0.0, left_s - lease_s * (1.0 - RENEW_SHARE))
+    return sent_at + max(0.0, left_s - lease_s + after_s)
 
 
-def relay_due(boundary: float, lease_s: float, *, connected: bool) -> float:
+def relay_due(boundary: float, lease_s: float, pace: Pace, *, connected: bool) -> float:
     """When a lease runs short, so that another way is tried: without a socket, when half of what
-    may be used is left; with one, which was asked long before, in its last quarter."""
+    may be used is left; with one, which was asked long before, in its last quarter. An answer that
+    is only as slow as the others is waited for: a second call would make the next one wait."""
     usable_s = lease_s - margin_s(lease_s)
-    return boundary - usable_s / (4 if connected else 2)
+    if not connected:
+        return boundary - usable_s / 2
+    left_s = usable_s - pace.answer_within_s(lease_s)
+    return boundary - min(max(left_s, usable_s / 16), usable_s / 4)
 
 
 def repeat_after_s(lease_s: float) -> float:

@@ -15,14 +15,28 @@ MARGIN_SHARE_MAX = 1 / 3
 RENEW_SHARE = 1 / 3
 RENEW_SPREAD = 0.15
 
+# Where answers are slow a renewal is sent sooner, so that it is answered within this share of the
+# lease after the one before was sent; but not sooner than that, however slow they are.
+RENEWED_SHARE = 0.6
+RENEW_SHARE_MIN = 0.15
+
 # An unanswered message is repeated after a tenth of the lease: several repeats fit between a
 # renewal and the stop boundary. The bounds keep a short lease from flooding and a long one waking.
 REPEAT_SHARE = 0.1
 REPEAT_MIN_S = 0.5
 REPEAT_MAX_S = 10.0
 
+# Where answers are slow it is repeated once it has waited so many times as long as the slowest of
+# them, but after this share of the lease at the latest.
+PATIENCE = 1.5
+PATIENCE_SHARE_MAX = 0.5
+
 # A report that waits without a socket for so long goes over HTTP; most reconnects are faster.
 RELAY_REPORT_AFTER_S = 1.0
+
+# A socket that has answered one of its kind within this share of the lease serves: what it has not
+# answered yet is not tried over HTTP.
+SERVES_SHARE = 0.25
 
 # How often it is looked whether a lease runs short, as a share of it and at most and least.
 RELAY_LOOK_SHARE = 0.05

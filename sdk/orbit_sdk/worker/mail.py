@@ -73,7 +73,7 @@ class Mail:
         """Ask for a session in this dialect. It is not repeated: one hello a connection."""
         self._dialect = dialect
         self._own(Operation.HELLO, message_id, dialect.hello(message_id, body), now)
-        self._wait(message_id, now + WELCOME_TIMEOUT_S)
+        self.wait(message_id, now + WELCOME_TIMEOUT_S)
 
     def capacity(self, message_id: str, capacity: int, *, drain: bool, now: float) -> None:
         """Declare a level; its sequence is higher than any before in this session (OP-29)."""
@@ -82,13 +82,13 @@ class Mail:
         body = CapacityBody(str(self._sequence), capacity, drain)
         frame = self._dialect.capacity(message_id, self._session_id, body)
         self._own(Operation.CAPACITY, message_id, frame, now)
-        self._wait(message_id, now + self._repeat_s)
+        self.wait(message_id, now + self._repeat_s)
 
     def post(self, operation: Operation, message_id: str, held: Held, now: float) -> None:
         """Send an operation of an attempt with the next flush."""
         self._pending[message_id] = Pending(operation, held, b"", now, inf)
         self._gather(operation, message_id, held)
-        self._wait(message_id, now + self._repeat_s)
+        self.wait(message_id, now + self._repeat_s)
 
     def repeat(self, message_id: str, pending: Pending, now: float) -> None:
         """Send the same message again; it counts as sent when it was sent first."""
@@ -96,7 +96,7 @@ class Mail:
             self._out.append(Send(pending.frame))
         else:
             self._gather(pending.operation, message_id, pending.held)
-        self._wait(message_id, now + self._repeat_s)
+        self.wait(message_id, now + self._repeat_s)
 
     def flush(self) -> None:
         """Write what has gathered, in the order in which the kinds came up."""
@@ -137,6 +137,11 @@ class Mail:
                 del self._frames[frame_id]
         return found
 
+    def wait(self, message_id: str, until: float) -> None:
+        """This message is overdue at that instant and not before."""
+        self._pending[message_id].repeat_at = until
+        self._due = min(self._due, until)
+
     def next_due(self) -> float:
         """No message is overdue before this instant; there may be none at it either."""
         return self._due
@@ -148,7 +153,3 @@ class Mail:
 
     def _gather(self, operation: Operation, message_id: str, held: Held) -> None:
         self._gathered.setdefault(operation, {})[message_id] = held
-
-    def _wait(self, message_id: str, until: float) -> None:
-        self._pending[message_id].repeat_at = until
-        self._due = min(self._due, until)

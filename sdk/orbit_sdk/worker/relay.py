@@ -28,6 +28,7 @@ from orbit_sdk.worker.limits import (
     RELAY_REPORT_AFTER_S,
     RELAY_TIMEOUT_S,
     RELAY_TIMEOUT_SHARE,
+    SERVES_SHARE,
 )
 
 PATHS = {
@@ -88,8 +89,13 @@ class Relay:
         self._reports: dict[str, float] = {}  # message id → since when it has waited, socket down
         self._unfit: set[str] = set()
         self._under_way: set[Operation] = set()
+        self._served_at: dict[Operation, float] = {}  # when the socket last answered one
         self._tries = 0
         self._rest_until = -inf
+
+    def served(self, operation: Operation, now: float) -> None:
+        """The socket has answered an operation of this kind, whatever attempt it was of."""
+        self._served_at[operation] = now
 
     def parcels(self, connected: bool, now: float) -> list[Parcel]:
         """What is to be posted now; each is answered by `answered`, once."""
@@ -165,7 +171,7 @@ class Relay:
             self._again_at.pop(held.ref.attempt_id, None)
 
     def _is_due(self, held: Held, connected: bool, now: float) -> bool:
-        short = relay_due(held.boundary, self._desk.lease_s, connected=connected) <= now
+        short = self._is_short(held, connected, now)
         if held.step is Step.RUNNING:
             short &= now >= self._again_at.get(held.ref.attempt_id, -inf)
             return short and not held.lost and (held.untold or not held.cancelled)
@@ -178,6 +184,15 @@ class Relay:
             return short and not held.lost
         since = self._reports.setdefault(held.finish_id, now)
         return short or now >= since + RELAY_REPORT_AFTER_S
+
+    def _is_short(self, held: Held, connected: bool, now: float) -> bool:
+        """Whether the lease runs short for want of an answer. A socket that answers others is not
+        at fault: a second call beside the slow one would make the next renewal wait (B-04)."""
+        lease_s = self._desk.lease_s
+        if relay_due(held.boundary, lease_s, self._desk.pace, connected=connected) > now:
+            return False
+        kind = Operation.FINISH if held.step is Step.FINISHING else Operation.RENEW
+        return not connected or now >= self._served_at.get(kind, -inf) + SERVES_SHARE * lease_s
 
     def _parcel(self, operation: Operation, due: list[Held], now: float) -> Parcel:
         names: list[tuple[str, str]] = []

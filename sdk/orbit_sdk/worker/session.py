@@ -305,6 +305,7 @@ class SessionCore:
             case ((Operation.START | Operation.RENEW | Operation.FINISH), CommandResult()) if (
                 body.receipt.operation == pending.operation.value
             ):
+                self._relay.served(pending.operation, now)
                 self._desk.acked(pending, body, now)
             case _:
                 self._leave("bad_answer", f"an ack that does not fit a {pending.operation}")
@@ -348,10 +349,12 @@ class SessionCore:
     def _overdue(self, message_id: str, pending: Pending, now: float) -> None:
         if pending.operation is Operation.HELLO:
             self._leave("welcome_timeout", "no answer to the hello")
-        elif message_id == self._capacity_id or self._desk.awaits(message_id, pending):
-            self._mail.repeat(message_id, pending, now)
-        else:
+        elif message_id != self._capacity_id and not self._desk.awaits(message_id, pending):
             self._mail.forget(message_id)
+        elif now < (due := pending.sent_at + self._desk.pace.patience_s(self._desk.lease_s)):
+            self._mail.wait(message_id, due)
+        else:
+            self._mail.repeat(message_id, pending, now)
 
     def _leave(self, code: str, message: str, *, final: bool = False) -> None:
         self._phase = Phase.LEAVING

@@ -28,7 +28,7 @@ SCENES = {
 def test_what_must_hold_holds(scene: str, seed: int, version: Version) -> None:
     run = Simulation(seed, SCENES[scene], version)
     run.run()
-    assert run.runs > 5
+    assert run.runs >= 5
 
 
 @pytest.mark.parametrize("version", VERSIONS)
