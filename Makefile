@@ -76,6 +76,11 @@ races: setup ## run each race of tests/races 100 times, stop at the first failur
 	ORBIT_RACE_REPEATS=$${ORBIT_RACE_REPEATS:-100} \
 	    $(BIN)/python -m pytest -n $(or $(PROCESSES),6) -x -p no:randomly tests/races $(ARGS)
 
+.PHONY: stall
+stall: setup ## let 100 readers stand still beside 500 workers for STALL_S seconds (1800), and judge times
+	ORBIT_RACE_STALL_S=$(or $(STALL_S),1800) $(BIN)/python -m pytest -q -p no:randomly \
+	    --log-cli-level=INFO tests/races/test_stall_races.py $(ARGS)
+
 .PHONY: campaign
 campaign: setup ## kill gateways, dispatchers, workers and stores under load, then balance the books
 	$(BIN)/python -m loadtest.campaign $(ARGS)

@@ -76,3 +76,10 @@ class HttpPipe:
             raise
         self._idle.put_nowait(connection)
         return answer
+
+    def close(self) -> None:
+        """Close the kept connections that no request is using."""
+        while not self._idle.empty():
+            connection = self._idle.get_nowait()
+            if connection is not None and connection.transport is not None:
+                connection.transport.close()

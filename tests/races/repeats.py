@@ -5,7 +5,8 @@ ORBIT_RACE_REPEATS times; each repeat is a test case of its own whose name carri
 failure names what replays it: ORBIT_RACE_SEED=<seed> ORBIT_RACE_REPEATS=1 (100 and -k <seed> for a
 repeat of full size). A race that is tried at each of many steps shares the repeats among them.
 ORBIT_RACE_OUTAGE_S makes the one long outage of a release run that long; 600 is what a release
-wants.
+wants. ORBIT_RACE_STALL_S has a crowd of full size stand still for so long in all; 1800 is what a
+release wants, in a run of its own.
 """
 
 import os
@@ -28,6 +29,9 @@ STEP_REPEATS_MIN = 4
 
 OUTAGE_S = float(os.environ.get("ORBIT_RACE_OUTAGE_S", "0"))
 """How long the gateways stay away in the long outage; 0 leaves it out."""
+
+STALL_S = float(os.environ.get("ORBIT_RACE_STALL_S", "0"))
+"""How long a crowd of full size stands still; 0 has a small one stand still for seconds."""
 
 _FULL_SIZE_EVERY = 10
 

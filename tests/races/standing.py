@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.gateway.raw_socket import TEXT, RawSocket, frame, raw_socket
 from tests.waiting import wait_until
@@ -16,7 +17,11 @@ AWAKE_BYTES = 1_048_576
 FLOOD_FRAMES = 8_000
 """Their answers are twice what fits into all buffers and the longest queue of a session."""
 
+SHUT_FRAMES = 200
+FILL_STEP = 50
+FILL_STEP_S = 0.05
 SWALLOWED_S = 60.0
+_NAMES = {"task_id": "0" * 32, "attempt_id": "0" * 32, "epoch": "1", "lease_secret": "A" * 43}
 
 
 class Standing:
@@ -42,20 +47,25 @@ class Standing:
 
     async def flood(self, frames: int) -> None:
         """Ask so often for what is refused; return when the gateway has read all of it."""
-        names = {
-            "task_id": "0" * 32,
-            "attempt_id": "0" * 32,
-            "epoch": "1",
-            "lease_secret": "A" * 43,
-        }
         with suppress(OSError):
             for _ in range(frames // 100):
-                await self._send("task.start", names, times=100)
+                await self._send("task.start", _NAMES, times=100)
 
             async def left() -> int:
                 return self._unread()
 
             await wait_until(left, lambda count: count == 0, SWALLOWED_S)
+
+    async def shut(self) -> None:
+        """Ask until the window is shut: ten times what our kernel takes of the answers."""
+        await self._send("task.start", _NAMES, times=SHUT_FRAMES)
+
+    async def fill(self, frames: int) -> None:
+        """Ask so often, by and by, as a worker whose answers pile up."""
+        with suppress(OSError):
+            for _ in range(frames // FILL_STEP):
+                await self._send("task.start", _NAMES, times=FILL_STEP)
+                await asyncio.sleep(FILL_STEP_S)
 
     async def wake(self) -> int | None:
         """Read everything that comes; the code of the close frame."""
@@ -69,19 +79,39 @@ class Standing:
         await self._peer.send(frame(TEXT, json.dumps(head | {"body": body}).encode()) * times)
         await asyncio.sleep(0)
 
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Ours and theirs."""
+        sock = self._peer.sock
+        return sock.getsockname()[1], sock.getpeername()[1]
+
     def _unread(self) -> int:
-        """Bytes of ours that the other process has not read, by the kernel's count."""
-        own, port = self._peer.sock.getsockname()[1], self._peer.sock.getpeername()[1]
-        total = 0
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            _, local, remote, _, queues = line.split()[:5]
-            ports = (int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16))
-            sending, received = (int(part, 16) for part in queues.split(":"))
-            if ports == (own, port):
-                total += sending
-            elif ports == (port, own):
-                total += received
-        return total
+        """Bytes of ours that the other process has not read."""
+        waiting = kernel_queues()
+        own, port = self.ports
+        return (
+            waiting.get((own, port), NOTHING).sending + waiting.get((port, own), NOTHING).received
+        )
+
+
+class Waiting(NamedTuple):
+    """Bytes that wait in the kernel at one end of a connection."""
+
+    sending: int
+    received: int
+
+
+NOTHING = Waiting(0, 0)
+
+
+def kernel_queues() -> dict[tuple[int, int], Waiting]:
+    """Of every connection of this machine over IPv4, by local and remote port."""
+    found = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues = line.split()[:5]
+        ports = (int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16))
+        found[ports] = Waiting(*(int(part, 16) for part in queues.split(":")))
+    return found
 
 
 @contextmanager
