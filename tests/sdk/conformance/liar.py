@@ -7,9 +7,10 @@ What is no upgrade goes to the gateway byte by byte. `hears` changes what the ga
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,7 +42,7 @@ class Liar:
     answers: tuple[bytes, bytes] = (b"", b"")
     """What the API says instead of what; of equal length."""
     stands_s: float | None = None
-    """A worker that takes nothing for so long is cut off, here and at the gateway."""
+    """The first upgrade is cut off, here and at the gateway, when it takes nothing for so long."""
 
 
 @asynccontextmanager
@@ -67,8 +68,10 @@ async def lying_gateway(url: str, credential: str, liar: Liar) -> AsyncIterator[
         api_port = urlsplit(url).port
         assert api_port is not None
 
+        workers = count()
+
         async def sort(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _sort(reader, writer, sockets_port, api_port, liar)
+            await _sort(reader, writer, sockets_port, api_port, liar, workers)
 
         async with await asyncio.start_server(sort, "127.0.0.1", 0) as front:
             yield f"http://127.0.0.1:{front.sockets[0].getsockname()[1]}"
@@ -104,6 +107,7 @@ async def _sort(
     sockets_port: int,
     api_port: int,
     liar: Liar,
+    workers: Iterator[int],
 ) -> None:
     """Lead a connection to the sockets or to the API, by its first request."""
     try:
@@ -115,12 +119,13 @@ async def _sort(
     port, lie = (sockets_port, NO_LIE) if is_upgrade else (api_port, liar.answers)
     back_reader, back_writer = await asyncio.open_connection("127.0.0.1", port)
     back_writer.write(head)
-    if liar.stands_s is not None:
+    stands_s = liar.stands_s if is_upgrade and next(workers) == 0 else None
+    if stands_s is not None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW)
     up = asyncio.create_task(_copy(reader, back_writer, NO_LIE))
-    down = asyncio.create_task(_copy(back_reader, writer, lie, liar.stands_s))
+    down = asyncio.create_task(_copy(back_reader, writer, lie, stands_s))
     await asyncio.wait([down])
-    if liar.stands_s is not None:
+    if stands_s is not None:
         back_writer.transport.abort()
     await asyncio.wait([up])
 
