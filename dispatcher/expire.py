@@ -16,7 +16,7 @@ from dispatcher.metrics import DispatcherMetrics
 from dispatcher.waking import Waking
 from runtime import failpoints
 from runtime.loops import Loop
-from store.dispatch import Unwanted, expire_leases, expire_ready
+from store.dispatch import expire_leases, expire_ready
 
 BATCHES_TICK_MAX = 20  # then the loop shows a good tick, and goes on at its next one
 
@@ -46,13 +46,9 @@ class Expiry:
                 if failpoints.armed:
                     await failpoints.reach("dispatcher.expire.after")
                 self._waking.wake({(row.queue_id, row.route_id) for row in leases if row.waiting})
-                self._waking.stop(
-                    [
-                        Unwanted(row.node_id, row.session_id, row.attempt_id, "deadline")
-                        for row in leases
-                        if row.node_id and row.session_id
-                    ]
-                )
+                for row in leases:
+                    if row.node_id and row.session_id:
+                        self._waking.stop(row.node_id, row.session_id, row.attempt_id)
                 tasks = await expire_ready(connection, EXPIRE_BATCH_MAX)
                 self._metrics.expired_leases.inc(sum(row.node_id is None for row in leases))
                 self._metrics.expired_tasks.inc(tasks)

@@ -12,7 +12,6 @@ ROUTES_REMEMBERED_MAX = 100_000  # hints may name routes that do not exist
 HINTS_READ_MAX = 500  # entries a read
 HINTS_BLOCK_MS = 1_000  # how long a read waits; a stop does not wait for it
 EXPIRE_BATCH_MAX = 500
-NOTICES_MAX = 10_000  # attempts past their deadline, while Redis is away; the oldest leave first
 UPKEEP_BATCH_MAX = 1_000
 BEATS_MISSED_MAX = 3  # then a node is dead (architecture, section 7)
 

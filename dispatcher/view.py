@@ -106,7 +106,7 @@ class View:
     def _learn(self, routes: Collection[Route]) -> int:
         """Tasks may be ready on these, a slow twin says; on how many nobody believed so."""
         unknown = [route for route in routes if not self._believes(*route)]
-        self._believe(routes)
+        self._believe(unknown)
         self._slow.update(route[1] for route in unknown if self._believes(*route))
         return len(unknown)
 
@@ -127,7 +127,7 @@ class View:
             self._tidy(queue_id)
         for queue_id in {queue_id for queue_id, _ in listed}:
             self._touch(queue_id)
-        return self._learn([route for route in listed if not self._believes(*route)])
+        return self._learn(listed)
 
     def hint_levels(self, levels: Iterable[CapacityLevel], now: float) -> int:
         """Take reports of gateways. Returns how many were of this dispatcher's queues."""

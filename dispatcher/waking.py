@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Collection
 
 from dispatcher.assign import STORE_ERRORS
-from dispatcher.limits import NOTICES_MAX
 from dispatcher.view import Route, View
 from runtime.loops import Loop
 from store.bus import Bus
-from store.dispatch import Unwanted
+from store.messages import Cancelled
+from store.notices import Notices
 
 TELL_EVERY_S = 5.0  # only to try again; news wakes the loop
 
@@ -27,7 +27,7 @@ class Waking:
         self._view = view
         self._bus = bus
         self._untold: set[Route] = set()
-        self._unwanted: dict[Unwanted, None] = {}
+        self._notices = Notices(bus)
         self._news = asyncio.Event()
 
     def loop(self) -> Loop:
@@ -48,21 +48,15 @@ class Waking:
             self._untold.update(routes)
             self._news.set()
 
-    def stop(self, attempts: Collection[Unwanted]) -> None:
-        """These attempts have passed their deadline: their workers are to stop."""
-        if attempts:
-            self._unwanted.update(dict.fromkeys(attempts))
-            while len(self._unwanted) > NOTICES_MAX:
-                del self._unwanted[next(iter(self._unwanted))]
-            self._news.set()
+    def stop(self, node_id: str, session_id: str, attempt_id: str) -> None:
+        """This attempt has passed its deadline: its worker is to stop."""
+        self._notices.put(node_id, Cancelled(session_id, attempt_id, "deadline"))
+        self._news.set()
 
     async def tell(self) -> int:
         """Tell the others of all that is untold; returns how many routes and attempts."""
-        attempts = list(self._unwanted)
-        await self._bus.cancelled(attempts)
-        for attempt in attempts:
-            self._unwanted.pop(attempt, None)
+        stopped = await self._notices.send()
         routes = set(self._untold)
         await self._bus.wake(routes)
         self._untold -= routes
-        return len(routes) + len(attempts)
+        return len(routes) + stopped

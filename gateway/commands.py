@@ -22,6 +22,7 @@ from gateway.worker.dialect import Operation
 from orbit_sdk.protocol.states import TaskState
 from store import commands as store
 from store import dispatch, operations
+from store.messages import Cancelled, Notice, Over
 
 RouteKey: TypeAlias = tuple[str, int]
 _IDLE_POLL_S: Final = 0.01
@@ -36,18 +37,16 @@ class Commands:
         lease_s: float,
         *,
         given_back: Callable[[Sequence[RouteKey]], None],
-        unwanted: Callable[[dispatch.Unwanted], None],
-        over: Callable[[dispatch.Ended], None],
+        tell: Callable[[str, Notice], None],
     ) -> None:
-        """`given_back` hears of routes where a task waits again; `unwanted` of attempts that are
-        taken back or to stop, `over` of those that ended past the socket of their session."""
+        """`given_back` hears of routes where a task waits again; `tell` of nodes and what became
+        of attempts whose connection they have."""
         order = Order()
         self._calls = calls
         self._lease_s = lease_s
         self._gate = Gate(limits.LEASE_CALLS, limits.GATE_SHARE * lease_s)
         self._given_back = given_back
-        self._unwanted = unwanted
-        self._over = over
+        self._tell = tell
         self.submit: Lane[store.SubmitTask, store.SubmitOutcome] = Lane(
             "submit",
             self._call(Pool.SUBMIT, store.submit_tasks),
@@ -230,8 +229,8 @@ class Commands:
         ended = await self._calls.run(
             Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.holders_of_ended, attempt_ids
         )
-        for attempt in ended:
-            self._over(attempt)
+        for node_id, session_id, attempt_id in ended:
+            self._tell(node_id, Over(session_id, attempt_id))
         return [None] * len(attempt_ids)
 
     async def _return(self, items: Sequence[store.ReturnLease]) -> Sequence[None]:
@@ -259,10 +258,8 @@ class Commands:
         for outcome in outcomes:
             if outcome.node_id and outcome.session_id and outcome.attempt_id:
                 reason: dispatch.Intent = "deadline" if outcome.intent == "deadline" else "caller"
-                attempt = dispatch.Unwanted(
-                    outcome.node_id, outcome.session_id, outcome.attempt_id, reason
-                )
-                self._unwanted(attempt)
+                notice = Cancelled(outcome.session_id, outcome.attempt_id, reason)
+                self._tell(outcome.node_id, notice)
         return outcomes
 
     async def _retry_tasks(

@@ -1,7 +1,6 @@
 """What a gateway tells the dispatchers and its peers through Redis, coalesced and never relied on.
 
-Three small outboxes: routes to wake, sessions whose free level changed, and notices to other nodes:
-sessions superseded, attempts that are not wanted any more, and those that ended past their socket.
+Three small outboxes: routes to wake, sessions whose free level changed, and notices to other nodes.
 While one write is in flight the next gathers, so nothing waits for a timer and a burst is one
 entry. When Redis is away the hints stay (sets, bounded by the routes and sessions that there are)
 and go out when it is back; until then the dispatchers' slow twins do the work.
@@ -9,14 +8,13 @@ and go out when it is back; until then the dispatchers' slow twins do the work.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Protocol
 
-from gateway import limits
 from gateway.commands import RouteKey
 from runtime import failpoints
 from store.bus import Bus, BusUnavailable, CapacityLevel
-from store.dispatch import Ended, Unwanted
+from store.messages import Notice
+from store.notices import Notices
 
 
 class HasLevel(Protocol):
@@ -41,9 +39,7 @@ class Hints:
         self._changed: dict[HasLevel, None] = {}
         self._quietly_changed: dict[HasLevel, None] = {}
         self._reported: dict[HasLevel, None] = {}
-        self._superseded: dict[tuple[str, str], None] = {}
-        self._unwanted: dict[Unwanted, None] = {}
-        self._over: dict[Ended, None] = {}
+        self._notices = Notices(bus)
         self._reporting = asyncio.Lock()
         self.wake_due = asyncio.Event()
         self.level_due = asyncio.Event()
@@ -66,25 +62,9 @@ class Hints:
         """An assignment arrived. Its dispatcher counts that itself; tell the others soon."""
         self._quietly_changed[session] = None
 
-    def superseded(self, node_id: str, session_id: str) -> None:
-        """A session of another node was replaced by one of ours (OP-13)."""
-        self._superseded[node_id, session_id] = None
-        if len(self._superseded) > limits.NOTICES_MAX:
-            del self._superseded[next(iter(self._superseded))]
-        self.notice_due.set()
-
-    def unwanted(self, attempt: Unwanted) -> None:
-        """An attempt that a session of another node holds was taken back, or is to stop (OP-03)."""
-        self._unwanted[attempt] = None
-        if len(self._unwanted) > limits.NOTICES_MAX:
-            del self._unwanted[next(iter(self._unwanted))]
-        self.notice_due.set()
-
-    def over(self, attempt: Ended) -> None:
-        """An attempt that a session of another node held has ended past its socket (INV-16)."""
-        self._over[attempt] = None
-        if len(self._over) > limits.NOTICES_MAX:
-            del self._over[next(iter(self._over))]
+    def notify(self, node_id: str, notice: Notice) -> None:
+        """Something became of a session of another node, or of an attempt that one holds."""
+        self._notices.put(node_id, notice)
         self.notice_due.set()
 
     async def send_wakes(self) -> int:
@@ -120,27 +100,8 @@ class Hints:
         return done
 
     async def send_notices(self) -> int:
-        """One write a superseded session, one for many attempts; each kept until it is out, though
-        the store needs it not."""
-        done = 0
-        while self._superseded:
-            notice = next(iter(self._superseded))
-            await self._bus.supersede(*notice)
-            self._superseded.pop(notice, None)
-            done += 1
-        while self._unwanted:
-            attempts = list(islice(self._unwanted, limits.NOTICES_WRITE_MAX))
-            await self._bus.cancelled(attempts)
-            for attempt in attempts:
-                self._unwanted.pop(attempt, None)
-            done += len(attempts)
-        while self._over:
-            ended = list(islice(self._over, limits.NOTICES_WRITE_MAX))
-            await self._bus.over(ended)
-            for one in ended:
-                self._over.pop(one, None)
-            done += len(ended)
-        return done
+        """Write all notices. Raises BusUnavailable, with nothing forgotten."""
+        return await self._notices.send()
 
     async def _report(self, sessions: dict[HasLevel, None]) -> int:
         # One write at a time, levels read just before it: no later entry holds an older level.

@@ -11,35 +11,12 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway import limits
+from gateway.lingering import LingeringTransport
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
-
-
-class _LingeringTransport:
-    """A transport that, when asked to close over an unread body, ends only its own half first."""
-
-    def __init__(self, transport: asyncio.Transport, protocol: "BoundedHttpProtocol") -> None:
-        self.real = transport
-        self.lingers = False
-        self._protocol = protocol
-
-    def close(self) -> None:
-        if self.lingers or not self._protocol.body_is_unread or self.real.is_closing():
-            self.real.close()
-            return
-        self.lingers = True
-        self.real.write_eof()
-        self.real.resume_reading()
-        self._protocol.loop.call_later(limits.LINGER_S, self.real.close)
-
-    def is_closing(self) -> bool:
-        return self.lingers or self.real.is_closing()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -49,7 +26,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        self._lingering: _LingeringTransport | None = None
+        self._lingering: LingeringTransport | None = None
 
     @property
     def body_is_unread(self) -> bool:
@@ -58,7 +35,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A new connection owes a whole head."""
-        self._lingering = _LingeringTransport(cast(asyncio.Transport, transport), self)
+        real = cast(asyncio.Transport, transport)
+        self._lingering = LingeringTransport(real, self.loop, lambda: self.body_is_unread)
         super().connection_made(cast(asyncio.Transport, self._lingering))
         self._await_head()
 

@@ -7,30 +7,31 @@ are enough of them for the transport's flow control to judge.
 """
 
 import asyncio
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway import limits
+from gateway.lingering import LingeringTransport
 
 
-class JoiningTransport:
-    """A transport whose `write` joins what is written in one turn; the rest is the transport's."""
+class JoiningTransport(LingeringTransport):
+    """A transport whose `write` joins what is written in one turn."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        peer_may_send: Callable[[], bool],
+    ) -> None:
+        super().__init__(transport, loop, peer_may_send)
         self._parts: list[bytes] = []
         self._bytes = 0
-        self.peer_may_send = False
-        """Set before a close that the peer does not expect: bytes that nobody reads become a reset,
-        and that overtakes the frame which says why (RFC 6455, 7.1.1)."""
-        self.lingers = False
-        """Whether only the peer's half is open, for a moment; what it sends is thrown away."""
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._parts.append(data)
         self._bytes += len(data)
         if self._bytes >= limits.JOINED_BYTES_MAX:
@@ -38,33 +39,23 @@ class JoiningTransport:
 
     def close(self) -> None:
         self._flush()
-        if self.lingers or self._transport.is_closing():
-            return
-        if not self.peer_may_send or not self._transport.can_write_eof():
-            self._transport.close()
-            return
-        self.lingers = True
-        self._transport.write_eof()
-        self._transport.resume_reading()
-        self._loop.call_later(limits.LINGER_S, self._transport.close)
-
-    def is_closing(self) -> bool:
-        return self.lingers or self._transport.is_closing()
+        super().close()
 
     def _flush(self) -> None:
-        if self._parts and not self._transport.is_closing():
-            self._transport.write(b"".join(self._parts))
+        if self._parts and not self.real.is_closing():
+            self.real.write(b"".join(self._parts))
         self._parts.clear()
         self._bytes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 class JoinedWritesProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol over a joining transport."""
 
+    framing_is_broken = False
+    """Set before a close that the peer does not expect: it may be in the middle of a message."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection over from the HTTP protocol."""
-        self.joining = JoiningTransport(cast(asyncio.Transport, transport), self.loop)
+        real = cast(asyncio.Transport, transport)
+        self.joining = JoiningTransport(real, self.loop, lambda: self.framing_is_broken)
         super().connection_made(cast(asyncio.Transport, self.joining))

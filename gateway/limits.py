@@ -87,13 +87,6 @@ ASSIGN_ITEM_BYTES: Final = 320
 LEASE_SLACK_MS: Final = 1_000
 """A slot whose lease should be over is counted as used for this much longer."""
 
-
-NOTICES_MAX: Final = 10_000
-"""Notices to other nodes kept while Redis is away; the oldest leave first, the store has them."""
-
-NOTICES_WRITE_MAX: Final = 500
-"""Attempts told of in one write."""
-
 # --- caches ------------------------------------------------------------------------------------
 
 CREDENTIAL_TTL_S: Final = 3.0

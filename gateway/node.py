@@ -35,6 +35,7 @@ from runtime.metrics import LoopMetrics, new_registry
 from store import dispatch
 from store.bus import Bus, BusUnavailable
 from store.commands import CloseSession, SessionOutcome
+from store.messages import Notice, Superseded
 from store.migrate import check_version
 from store.pool import Pools
 from store.proven_reader import PROBE_INTERVAL_S, ProvenReader
@@ -80,8 +81,7 @@ class Node:
             self.calls,
             lease_ms / 1000,
             given_back=self.hints.wake,
-            unwanted=self._tell_unwanted,
-            over=self._tell_over,
+            tell=self._tell,
         )
         self.credentials: Final = Credentials(self.calls)
         self.catalog: Final = Catalog(self.calls)
@@ -280,26 +280,15 @@ class Node:
     def session_opened(self, outcome: SessionOutcome) -> None:
         """Tell the connection that a new session replaced, wherever it is (OP-13)."""
         session_id, node_id = outcome.superseded_session_id, outcome.superseded_node_id
-        if session_id is None or node_id is None:
-            return
-        if node_id != self.node_id:
-            self.hints.superseded(node_id, session_id)
-        elif session_id in self.sockets:
-            self.sockets[session_id].end(ErrorCode.SESSION_SUPERSEDED)
+        if session_id is not None and node_id is not None:
+            self._tell(node_id, Superseded(session_id))
 
-    def _tell_unwanted(self, attempt: dispatch.Unwanted) -> None:
-        """Tell the node that holds an attempt's connection that it is to stop."""
-        if attempt.node_id == self.node_id:
-            self.outlet.cancel(attempt.session_id, attempt.attempt_id, attempt.reason)
+    def _tell(self, node_id: str, notice: Notice) -> None:
+        """Tell the node that has the connection what became of its session or attempt."""
+        if node_id == self.node_id:
+            self.outlet.heed(notice)
         else:
-            self.hints.unwanted(attempt)
-
-    def _tell_over(self, attempt: dispatch.Ended) -> None:
-        """Tell the node that holds an attempt's connection that it takes no slot any more."""
-        if attempt.node_id == self.node_id:
-            self.outlet.release(attempt.session_id, attempt.attempt_id)
-        else:
-            self.hints.over(attempt)
+            self.hints.notify(node_id, notice)
 
     # --- drain ---------------------------------------------------------------------------------
 

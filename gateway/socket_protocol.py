@@ -91,7 +91,7 @@ class WorkerSocketProtocol(JoinedWritesProtocol):
 
     def handle_parser_exception(self) -> None:
         """Broken framing ends the connection, and the peer is to learn by which code."""
-        self.joining.peer_may_send = True
+        self.framing_is_broken = True
         super().handle_parser_exception()
 
     # --- answering -----------------------------------------------------------------------------

@@ -12,16 +12,14 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Literal
 
-from store.dispatch import Assignment, Ended, Unwanted
+from store.dispatch import Assignment
 from store.messages import (
     NOTHING_SEEN,
     Assigned,
-    Cancelled,
     CapacityLevel,
     Levels,
     Message,
-    Over,
-    Superseded,
+    Notice,
     Wake,
     encode_message,
 )
@@ -89,23 +87,9 @@ class Bus:
         ]
         return await self._append(entries, NODE_ENTRIES_MAX)
 
-    async def supersede(self, node_id: str, session_id: str) -> None:
-        """Tell a gateway that a newer session has taken the place of one of its own."""
-        await self._append([(self._node_key(node_id), Superseded(session_id))], NODE_ENTRIES_MAX)
-
-    async def cancelled(self, attempts: Sequence[Unwanted]) -> None:
-        """Tell gateways of attempts that are not wanted any more."""
-        entries: list[tuple[str, Message]] = [
-            (self._node_key(a.node_id), Cancelled(a.session_id, a.attempt_id, a.reason))
-            for a in attempts
-        ]
-        await self._append(entries, NODE_ENTRIES_MAX)
-
-    async def over(self, attempts: Sequence[Ended]) -> None:
-        """Tell gateways of attempts that ended past the sockets of their sessions."""
-        entries: list[tuple[str, Message]] = [
-            (self._node_key(a.node_id), Over(a.session_id, a.attempt_id)) for a in attempts
-        ]
+    async def notify(self, notices: Collection[tuple[str, Notice]]) -> None:
+        """Tell gateways, by node id, what became of sessions and attempts of theirs."""
+        entries = [(self._node_key(node_id), notice) for node_id, notice in notices]
         await self._append(entries, NODE_ENTRIES_MAX)
 
     async def beat(self, kind: NodeKind, node_id: str) -> None:

@@ -99,23 +99,6 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
     node_id: str | None
 
 
-class Unwanted(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that is to stop, why, and the node whose session holds it."""
-
-    node_id: str
-    session_id: str
-    attempt_id: str
-    reason: Intent
-
-
-class Ended(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that is over, and the node of the open session that had it last."""
-
-    node_id: str
-    session_id: str
-    attempt_id: str
-
-
 class _Retry(msgspec.Struct, frozen=True, gc=False):
     max_attempts: int
     initial_delay_ms: int
@@ -235,10 +218,12 @@ async def due_of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[
     return [(row[0], row[1]) for row in rows]
 
 
-async def holders_of_ended(connection: Connection, attempt_ids: Sequence[str]) -> list[Ended]:
-    """Where the open sessions are that had these attempts until they ended."""
+async def holders_of_ended(
+    connection: Connection, attempt_ids: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """Node, session and attempt of those whose session is still open now that they have ended."""
     rows = await connection.fetch("SELECT * FROM ended_holders_v1($1)", list(attempt_ids))
-    return [Ended(*row) for row in rows]
+    return [(row[0], row[1], row[2]) for row in rows]
 
 
 async def open_session_levels(

@@ -78,7 +78,8 @@ class Over(msgspec.Struct, frozen=True, array_like=True, tag="over"):
     attempt_id: Id
 
 
-NodeMessage = Assigned | Superseded | Cancelled | Over
+Notice = Superseded | Cancelled | Over
+NodeMessage = Assigned | Notice
 Message = Wake | Levels | NodeMessage
 
 _encoder = msgspec.msgpack.Encoder()

@@ -18,8 +18,8 @@ from orbit_sdk.protocol.errors import ErrorCode
 from runtime import failpoints
 from store import dispatch
 from store.bus import BusUnavailable
-from store.dispatch import Assignment, Intent
-from store.messages import NOTHING_SEEN, Assigned, Cancelled, Over, Superseded
+from store.dispatch import Assignment
+from store.messages import NOTHING_SEEN, Assigned, Cancelled, Notice, Over, Superseded
 from store.proven_reader import ProvenReader
 
 _LOADS_MAX: Final = 100
@@ -82,12 +82,8 @@ class Outlet:
         for session_id, assignments in given.items():
             self._hand_over(self._sockets[session_id], list(assignments.values()))
         for _, message in entries:
-            if isinstance(message, Superseded):
-                self._supersede(message.session_id)
-            elif isinstance(message, Cancelled):
-                self.cancel(message.session_id, message.attempt_id, message.reason)
-            elif isinstance(message, Over):
-                self.release(message.session_id, message.attempt_id)
+            if isinstance(message, Notice):
+                self.heed(message)
         self.seen = entries[-1][0]
         handed = sum(map(len, given.values()))
         self.by_stream += handed
@@ -153,24 +149,23 @@ class Outlet:
             del self._sent_by_twin[next(iter(self._sent_by_twin))]
         return found
 
-    def cancel(self, session_id: str, attempt_id: str, reason: Intent) -> None:
-        """An attempt is not wanted any more: if it waits for its payload, it goes nowhere.
-
-        A worker that has it hears of it at once, or by the answer to its next command (OP-03).
-        """
-        socket = self._sockets.get(session_id)
-        if self._to_load.get(attempt_id) == session_id:
-            del self._to_load[attempt_id]
-            if socket is not None:
-                socket.session.release(attempt_id)
-        elif socket is not None:
-            socket.cancel(attempt_id, reason)
-
-    def release(self, session_id: str, attempt_id: str) -> None:
-        """An attempt has ended past its socket, so no answer here will show it."""
-        socket = self._sockets.get(session_id)
-        if socket is not None:
-            socket.release(attempt_id)
+    def heed(self, notice: Notice) -> None:
+        """What became of a session or an attempt of ours, for its socket to know."""
+        socket = self._sockets.get(notice.session_id)
+        match notice:
+            case Cancelled(_, attempt_id, _) if self._to_load.get(attempt_id) == notice.session_id:
+                # It waits for its payload, and goes nowhere.
+                del self._to_load[attempt_id]
+                if socket is not None:
+                    socket.session.release(attempt_id)
+            case _ if socket is None:
+                pass
+            case Cancelled(_, attempt_id, reason):
+                socket.cancel(attempt_id, reason)
+            case Over(_, attempt_id):
+                socket.release(attempt_id)
+            case Superseded():
+                socket.end(ErrorCode.SESSION_SUPERSEDED)
 
     def _is_new(self, assignment: Assignment) -> bool:
         """Whether it is for a session of ours and was never handed to its socket."""
@@ -192,8 +187,3 @@ class Outlet:
         socket.session.reserve(attempt_id, asyncio.get_running_loop().time())
         self._to_load[attempt_id] = socket.session.session_id
         self.load_due.set()
-
-    def _supersede(self, session_id: str) -> None:
-        socket = self._sockets.get(session_id)
-        if socket is not None:
-            socket.end(ErrorCode.SESSION_SUPERSEDED)

@@ -2,7 +2,8 @@
 -- an intent, once, and one window to report in (OP-03). Whoever commits first wins.
 -- Codes: done · intent · state_conflict · not_found · idempotency_conflict · again. A repeat gets
 -- its first answer. Session and node say whom to tell of an attempt that is not wanted any more,
--- and intent why: its deadline may have passed before, and nobody else may have told of that.
+-- and intent why, whatever the code: its deadline may have been found passed by this very call,
+-- and the answer to a cancel that said so may have been lost.
 CREATE OR REPLACE FUNCTION cancel_tasks_v1(
     p_namespace uuid[], p_task uuid[], p_key text[], p_hash bytea[], p_expected bigint[],
     p_reason text[], p_actor text[], p_now timestamptz DEFAULT NULL
@@ -70,7 +71,8 @@ BEGIN
            array_agg(a.attempt_id ORDER BY a.ord) AS attempts,
            array_agg(a.session_id ORDER BY a.ord) AS sessions,
            array_agg(a.node_id ORDER BY a.ord) AS nodes,
-           array_agg(coalesce(a.intent, 'caller') ORDER BY a.ord) AS intents
+           array_agg(CASE WHEN a.verdict IN ('LEASED', 'RUNNING') THEN 'caller' ELSE a.intent END
+                     ORDER BY a.ord) AS intents
     INTO v FROM answered a;
 
     PERFORM settle_ready_v1(array_agg(p_task[i]), array_agg(v.states[i]), array_agg(p_reason[i]),
@@ -118,6 +120,6 @@ BEGIN
          WITH ORDINALITY AS d (verdict, code, state, revision, queue_id, route_id, attempt_id,
                                session_id, node_id, intent, ord)
     LEFT JOIN LATERAL (SELECT d.attempt_id, d.session_id, d.node_id, d.intent
-                       WHERE d.verdict IN ('LEASED', 'RUNNING', 'known')) t ON true
+                       WHERE d.intent IS NOT NULL) t ON true
     ORDER BY d.ord;
 END $$;

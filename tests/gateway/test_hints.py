@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.hints import Hints
+from store import notices
 from store.bus import BusUnavailable, CapacityLevel
-from store.dispatch import Unwanted
+from store.messages import Cancelled, Notice, Superseded
 from tests.gateway.cores import QUEUE, an_id
 
 
@@ -18,8 +19,7 @@ class FakeBus:
     def __init__(self) -> None:
         self.wakes: list[list[tuple[str, int]]] = []
         self.levels: list[list[int]] = []
-        self.notices: list[tuple[str, str]] = []
-        self.unwanted: list[list[Unwanted]] = []
+        self.notices: list[list[tuple[str, Notice]]] = []
         self.away = False
         self.gate = asyncio.Event()
         self.gate.set()
@@ -37,13 +37,9 @@ class FakeBus:
         await self._pass()
         self.levels.append([level.free for level in levels])
 
-    async def supersede(self, node_id: str, session_id: str) -> None:
+    async def notify(self, notices: Collection[tuple[str, Notice]]) -> None:
         await self._pass()
-        self.notices.append((node_id, session_id))
-
-    async def cancelled(self, attempts: Sequence[Unwanted]) -> None:
-        await self._pass()
-        self.unwanted.append(list(attempts))
+        self.notices.append(list(notices))
 
 
 class FakeSession:
@@ -77,7 +73,7 @@ async def test_nothing_is_forgotten_while_redis_is_away() -> None:
     session = FakeSession(3)
     hints.wake([(QUEUE, 1)])
     hints.level_changed(session)
-    hints.superseded(an_id(8), an_id(9))
+    hints.notify(an_id(8), Superseded(an_id(9)))
     bus.away = True
     for send in (hints.send_wakes, hints.send_levels, hints.send_notices):
         with pytest.raises(BusUnavailable):
@@ -92,7 +88,7 @@ async def test_nothing_is_forgotten_while_redis_is_away() -> None:
     assert not hints.unwell
     assert bus.wakes == [[(QUEUE, 1), (QUEUE, 2)]]
     assert bus.levels == [[1]]
-    assert bus.notices == [(an_id(8), an_id(9))]
+    assert bus.notices == [[(an_id(8), Superseded(an_id(9)))]]
 
 
 async def test_an_outage_collects_no_sessions_that_are_gone() -> None:
@@ -154,12 +150,23 @@ async def test_a_later_entry_never_holds_an_older_level() -> None:
     assert bus.levels[-1] == [5]
 
 
-async def test_unwanted_attempts_are_told_in_one_write() -> None:
+async def test_notices_go_once_and_many_in_one_write() -> None:
     hints, bus = parts()
     for attempt in ("a", "b", "a"):
-        hints.unwanted(Unwanted("node", "session", attempt, "caller"))
+        hints.notify("node", Cancelled("session", attempt, "caller"))
     assert hints.notice_due.is_set()
     assert await hints.send_notices() == 2
-    assert [[attempt.attempt_id for attempt in write] for write in bus.unwanted] == [["a", "b"]]
+    told = [("node", Cancelled("session", attempt, "caller")) for attempt in ("a", "b")]
+    assert bus.notices == [told]
     assert await hints.send_notices() == 0
-    assert len(bus.unwanted) == 1
+    assert bus.notices == [told]
+
+
+async def test_notices_are_bounded_and_none_of_their_writes_is_long() -> None:
+    """INV-37: what an outage of Redis can cost."""
+    hints, bus = parts()
+    for number in range(notices.NOTICES_MAX + 5):
+        hints.notify("node", Cancelled("session", str(number), "caller"))
+    assert await hints.send_notices() == notices.NOTICES_MAX
+    assert {len(write) for write in bus.notices} == {notices.WRITE_MAX}
+    assert bus.notices[0][0] == ("node", Cancelled("session", "5", "caller")), "the oldest left"

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from store.bus import Bus
+from store.messages import Cancelled, Notice
 from store.pool import Pools
 from tests.gateway.harness import (
     App,
@@ -334,13 +335,11 @@ async def test_the_node_that_holds_the_socket_hears_of_a_cancel_elsewhere(
         worker_on(second, app) as worker,
     ):
         ref = await running(http, worker, dispatcher)
-        heard: list[tuple[str, str]] = []
-        second.node.outlet.cancel = (  # type: ignore[method-assign]
-            lambda session_id, attempt_id, _reason: heard.append((session_id, attempt_id))
-        )
+        heard: list[Notice] = []
+        second.node.outlet.heed = heard.append  # type: ignore[method-assign]
         await do(http, f"/v1/tasks/{ref['task_id']}:cancel", {"reason": "x"})
         await eventually(lambda: bool(heard))
-        assert heard == [(worker.session_id, ref["attempt_id"])]
+        assert heard == [Cancelled(worker.session_id, ref["attempt_id"], "caller")]
 
 
 async def test_cancels_between_assignment_and_start_cost_no_slot(

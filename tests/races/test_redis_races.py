@@ -20,7 +20,7 @@ from store import bus as bus_module
 from store import redis_link
 from store.bus import Bus, BusUnavailable
 from store.dispatch import Assignment
-from store.messages import NOTHING_SEEN, CapacityLevel
+from store.messages import NOTHING_SEEN, CapacityLevel, Superseded
 from store.redis_link import Command, Reply
 from tests.gateway.harness import ids
 from tests.races.house import House, OpenHouse
@@ -64,7 +64,7 @@ def writes_of(bus: Bus) -> list[Callable[[], Any]]:
         lambda: bus.wake([(ids.next(), 1)]),
         lambda: bus.report_capacity([level]),
         lambda: bus.assign(node_id, [given]),
-        lambda: bus.supersede(node_id, ids.next()),
+        lambda: bus.notify([(node_id, Superseded(ids.next()))]),
         lambda: bus.beat("gateway", node_id),
         lambda: bus.beat("dispatcher", node_id),
         lambda: bus.probe_node(node_id),

@@ -102,7 +102,7 @@ async def test_wakes_reach_a_reader_that_waits(bus: Bus) -> None:
 async def test_hint_readers_begin_at_the_end_and_node_readers_at_the_start(bus: Bus) -> None:
     await bus.wake([(QUEUE, 1)])
     entry_id = await bus.assign(NODE, [assignment()])
-    await bus.supersede(NODE, SESSION)
+    await bus.notify([(NODE, Superseded(SESSION))])
     async with reading(bus.reader("wake")) as wakes, reading(bus.reader("node", NODE)) as node:
         assert await wakes.read(1, 10) == []
         entries = await node.read(1_000, 10)
@@ -159,7 +159,7 @@ async def test_every_key_has_a_ttl_and_every_stream_a_bound(bus: Bus, raw: "redi
         await bus.wake([(QUEUE, 1)])
         await bus.report_capacity([level()])
         await bus.assign(NODE, [assignment()])
-        await bus.supersede(NODE, SESSION)
+        await bus.notify([(NODE, Superseded(SESSION))])
         await bus.beat("gateway", NODE)
     keys = [key async for key in raw.scan_iter()]
     assert len(keys) == 4

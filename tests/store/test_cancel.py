@@ -136,7 +136,9 @@ async def test_a_repeat_gets_the_first_answer_whatever_came_since(world: World) 
             first.task_state,
             first.task_revision,
         )
-        assert repeat.attempt_id is None
+    told = [(outcome.attempt_id, outcome.intent) for outcome in (first, again, later, last)]
+    asked = (start.attempt_id, "caller")
+    assert told == [asked, asked, (None, None), (None, None)], "who runs is told once more"
     other = await world.cancel_as(msgspec.structs.replace(wish, hash=b"o" * 32))
     assert other.code == "idempotency_conflict"
 
@@ -224,6 +226,22 @@ async def test_under_a_deadline_intent_nothing_is_added(world: World) -> None:
     assert attempt.intent == "deadline"
     finished = await world.finish(world.failure_of(start, "cancelled"))
     assert (finished.attempt_state, finished.task_state) == ("FAILED", "FAILED")
+
+
+async def test_a_refused_cancel_says_whom_to_tell_of_the_deadline_that_it_found_passed(
+    world: World,
+) -> None:
+    """OP-26: the call itself has opened the window, so no sweep will tell of it."""
+    worker = await world.worker()
+    start = await world.running(worker, deadline_at=world.at(20_000))
+    seen = (await world.view(start.task_id)).revision
+    world.wait(20_000)
+    outcome = await world.cancel(start.task_id, expected_revision=seen)
+    assert (outcome.code, outcome.task_revision) == ("state_conflict", seen + 1)
+    told = (outcome.intent, outcome.attempt_id, outcome.session_id, outcome.node_id)
+    assert told == ("deadline", start.attempt_id, worker.session_id, worker.node_id)
+    await world.sweep()
+    assert (await world.view(start.task_id)).state == "RUNNING", "one window, as after a sweep"
 
 
 @pytest.mark.parametrize(
