@@ -178,7 +178,8 @@ CREATE TABLE public.evidence (
     outcome text,
     error_code text,
     result bytea,
-    received_at timestamp with time zone NOT NULL
+    received_at timestamp with time zone NOT NULL,
+    further bigint DEFAULT 0 NOT NULL
 );
 
 ALTER TABLE public.evidence ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -565,7 +566,7 @@ CREATE INDEX ready_expiry ON public.ready USING btree (expires_at);
 
 CREATE INDEX ready_order ON public.ready USING btree (route_id, priority DESC, available_at, task_id);
 
-CREATE INDEX receipt_age ON public.receipt USING btree (created_at) WHERE ((operation = 'renew'::text) AND (disposition = 'APPLIED'::text));
+CREATE INDEX receipt_age ON public.receipt USING btree (created_at) WHERE (operation = 'renew'::text);
 
 CREATE UNIQUE INDEX session_current ON public.session USING btree (instance_id) WHERE (closed_at IS NULL);
 

@@ -1,10 +1,12 @@
 -- Make the daily partitions of the history tables from today for p_days days. Bounds are the
 -- smallest UUIDv7 of each midnight (UTC), since both tables are keyed by time-ordered ids. Rows
 -- that no partition holds go to the default one, so a late run loses nothing; a day that already
--- has rows there is left to it.
+-- has rows there is left to it. A new partition needs its table alone, for a moment: everybody
+-- queues behind whoever waits for that, so behind a long reader (a dump, a report) this gives up at
+-- once, and is called again.
 CREATE OR REPLACE FUNCTION ensure_partitions_v1(p_days integer, p_now timestamptz DEFAULT NULL)
 RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 DECLARE
     v_made integer := 0;
     v_day date;

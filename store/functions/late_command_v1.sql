@@ -1,6 +1,7 @@
 -- A proven command that cannot be applied: a repeat gets its original receipt, anything else is
 -- kept as evidence and answered once and for ever with EVIDENCE_ONLY (OP-21, OP-22, R-143, R-144).
--- At most 16 evidence rows an attempt; further reports get the same final answer and no row.
+-- At most 16 evidence rows an attempt, half of them for reports of an end, so that no number of
+-- late renewals leaves a late result without room; what comes after is counted on the last one.
 CREATE OR REPLACE FUNCTION late_command_v1(
     p_operation text, p_namespace uuid, p_task uuid, p_attempt uuid, p_epoch bigint,
     p_message uuid, p_hash bytea, p_outcome text, p_code text, p_result bytea, p_now timestamptz
@@ -11,6 +12,7 @@ DECLARE
     r receipt%ROWTYPE;
     a record;
     v_kept bigint;
+    v_last bigint;
 BEGIN
     o.code := 'attempt_not_found'; o.server_time := p_now; o.settled := true;
     SELECT * INTO a FROM (
@@ -64,11 +66,13 @@ BEGIN
     SELECT n.state, n.revision INTO o.task_state, o.task_revision FROM task_now_v1(p_task) n;
     o.attempt_state := a.state; o.receipt_lease_until := a.lease_until;
     o.disposition := 'EVIDENCE_ONLY'; o.deduplicated := false;
-    SELECT count(*) INTO v_kept FROM evidence e WHERE e.attempt_id = p_attempt;
-    IF v_kept < 16 THEN
+    SELECT count(*), max(e.id) INTO v_kept, v_last FROM evidence e WHERE e.attempt_id = p_attempt;
+    IF v_kept < (CASE p_operation WHEN 'finish' THEN 16 ELSE 8 END) THEN
         INSERT INTO evidence (attempt_id, task_id, operation, message_id, outcome, error_code,
                               result, received_at)
         VALUES (p_attempt, p_task, p_operation, p_message, p_outcome, p_code, p_result, p_now);
+    ELSE
+        UPDATE evidence e SET further = e.further + 1 WHERE e.id = v_last;
     END IF;
     INSERT INTO receipt VALUES (p_attempt, p_operation, p_message, p_hash, o.task_state,
         o.attempt_state, o.task_revision, o.receipt_lease_until, o.disposition, p_now)

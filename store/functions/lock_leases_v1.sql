@@ -9,12 +9,18 @@ DECLARE
     v_now timestamptz;
     v_over uuid[];
     v_held bigint;
+    v_sorted uuid[];
 BEGIN
     PERFORM 1 FROM lease l WHERE l.attempt_id = ANY (p_attempt)
         ORDER BY l.attempt_id FOR NO KEY UPDATE;
     GET DIAGNOSTICS v_held = ROW_COUNT;
     IF v_held < cardinality(p_attempt) THEN
-        PERFORM 1 FROM attempt a WHERE a.id = ANY (p_attempt) ORDER BY a.id FOR NO KEY UPDATE;
+        -- The bounds prune partitions.
+        v_sorted := ARRAY(SELECT u.id FROM unnest(p_attempt) AS u (id) ORDER BY u.id);
+        PERFORM 1 FROM attempt a
+            WHERE a.id = ANY (v_sorted) AND a.id >= v_sorted[1]
+              AND a.id <= v_sorted[cardinality(v_sorted)]
+            ORDER BY a.id FOR NO KEY UPDATE;
     END IF;
     v_now := coalesce(p_now, clock_timestamp());
     SELECT array_agg(l.attempt_id) INTO v_over FROM lease l

@@ -1,5 +1,5 @@
--- Forget renew receipts older than p_keep_ms, at most p_limit. Those of start and finish live on the
--- attempt; EVIDENCE_ONLY answers stay, since they are final.
+-- Forget renew receipts older than p_keep_ms, at most p_limit, whatever they answered. Those of
+-- start and finish live as long as the attempt.
 CREATE OR REPLACE FUNCTION prune_receipts_v1(
     p_keep_ms bigint, p_limit integer, p_now timestamptz DEFAULT NULL
 ) RETURNS bigint
@@ -10,7 +10,7 @@ BEGIN
     DELETE FROM receipt r WHERE r.ctid = ANY (ARRAY(
         SELECT k.ctid FROM receipt k
         WHERE k.created_at < coalesce(p_now, clock_timestamp()) - p_keep_ms * interval '1 ms'
-          AND k.operation = 'renew' AND k.disposition = 'APPLIED'
+          AND k.operation = 'renew'
         ORDER BY k.created_at LIMIT p_limit FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS v_gone = ROW_COUNT;
     RETURN v_gone;

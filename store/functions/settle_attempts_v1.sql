@@ -12,6 +12,7 @@ SET enable_nestloop = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_tasks uuid[];
+    v record;
 BEGIN
     -- The bounds let the update below prune partitions when it starts.
     v_tasks := ARRAY(SELECT l.task_id FROM lease l WHERE l.attempt_id = ANY (p_attempt)
@@ -70,10 +71,22 @@ BEGIN
         WHERE t.id = e.task_id AND t.state IS NULL AND e.task_state <> 'WAITING'
           AND t.id = ANY (v_tasks) AND t.id >= v_tasks[1]
           AND t.id <= v_tasks[cardinality(v_tasks)]
+        RETURNING 1
+    ), told AS (
+        INSERT INTO event (namespace_id, resource_type, resource_id, revision, type, attempt_id,
+                           occurred_at)
+        SELECT e.namespace_id, 'task', e.task_id, e.revision + 1, 'task.' || lower(e.task_state),
+               e.attempt_id, p_now
+        FROM ended e
     )
-    INSERT INTO event (namespace_id, resource_type, resource_id, revision, type, attempt_id,
-                       occurred_at)
-    SELECT e.namespace_id, 'task', e.task_id, e.revision + 1, 'task.' || lower(e.task_state),
-           e.attempt_id, p_now
-    FROM ended e;
+    SELECT (SELECT count(*) FROM ended) AS ended,
+           (SELECT count(*) FROM ended WHERE task_state <> 'WAITING') AS last,
+           (SELECT count(*) FROM settled) AS settled
+    INTO v;
+    -- Neither can be while the caller holds the locks. In a store that was damaged one bad row must
+    -- not keep all others from their end, so it is only said (INV-5, INV-39).
+    IF v.ended <> cardinality(p_attempt) OR v.settled <> v.last THEN
+        RAISE WARNING 'of % attempts to settle % had a lease; % tasks of % were settled',
+            cardinality(p_attempt), v.ended, v.settled, v.last;
+    END IF;
 END $$;

@@ -52,6 +52,13 @@ BEGIN
         WHERE j.verdict = 'apply' AND l.attempt_id = j.attempt
           AND l.attempt_id = ANY (p_attempt)
         RETURNING l.attempt_id, l.start_revision, l.lease_until
+    ), told AS (
+        -- The answer says inactive, and that is how its worker hears of an intent (OP-03, OP-68).
+        UPDATE lease l SET acknowledged_at = CASE WHEN l.told_at IS NOT NULL THEN v_now END,
+                           told_at = coalesce(l.told_at, v_now)
+        FROM judged j
+        WHERE j.verdict = 'repeat' AND j.intent IS NOT NULL AND l.attempt_id = j.attempt
+          AND l.attempt_id = ANY (p_attempt) AND l.acknowledged_at IS NULL
     ), kept AS (
         -- Answered under a message id of its own, so under that it is the same after the end too.
         INSERT INTO receipt

@@ -249,7 +249,7 @@ CREATE TABLE receipt (
     created_at     timestamptz NOT NULL,
     PRIMARY KEY (attempt_id, operation, message_id)
 );
-CREATE INDEX receipt_age ON receipt (created_at) WHERE operation = 'renew' AND disposition = 'APPLIED';
+CREATE INDEX receipt_age ON receipt (created_at) WHERE operation = 'renew';
 
 CREATE TABLE evidence (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -260,7 +260,8 @@ CREATE TABLE evidence (
     outcome      text,
     error_code   text,
     result       bytea,
-    received_at  timestamptz NOT NULL
+    received_at  timestamptz NOT NULL,
+    further      bigint NOT NULL DEFAULT 0       -- reports after this one that were only counted
 );
 CREATE INDEX evidence_attempt ON evidence (attempt_id);
 

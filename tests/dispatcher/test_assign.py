@@ -133,7 +133,12 @@ async def test_levels_that_promise_too_much_cost_one_refusal(
         assert fake_gateway.got.empty()
         await fake_gateway.finish(got)
         await fake_gateway.report(honest, 2)
-        assert {a.session_id for a in await fake_gateway.take(2)} == {honest.session_id}
+        more: Counter[str] = Counter()
+        while more[honest.session_id] < 2:
+            more.update(a.session_id for a in await fake_gateway.take(1))
+        # The correction after the refusal may have found the slot that the liar has freed since.
+        assert more.keys() <= {honest.session_id, liar.session_id}
+        assert more[liar.session_id] <= 1
 
 
 async def test_two_dispatchers_on_one_queue_grant_each_task_once(

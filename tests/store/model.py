@@ -415,7 +415,8 @@ class Model:
             return self._answer(attempt, known[1], deduplicated=True)
         receipt = self._receipt(attempt, "EVIDENCE_ONLY")
         attempt.receipts[operation, message] = (meaning, receipt)
-        attempt.evidence = min(attempt.evidence + 1, EVIDENCE_MAX)
+        if attempt.evidence < (EVIDENCE_MAX if operation == "finish" else EVIDENCE_MAX // 2):
+            attempt.evidence += 1
         return self._answer(attempt, receipt)
 
     def _settle(self, task: Task, state: str, error: str | None) -> None:

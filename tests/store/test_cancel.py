@@ -281,6 +281,19 @@ async def test_the_news_is_acknowledged_by_the_next_frame(world: World) -> None:
     assert attempt.forced_at is None
 
 
+async def test_the_answer_to_a_repeated_start_is_news_too(world: World) -> None:
+    """OP-03, OP-68: it says inactive, so the next word is an acknowledgement."""
+    start = await world.running(await world.worker())
+    await world.cancel(start.task_id)
+    world.wait(1_000)
+    repeat = await world.start(start)
+    assert (repeat.deduplicated, repeat.active, repeat.disposition) == (True, False, "APPLIED")
+    assert (await world.attempts(start.task_id))[0].acknowledged_at is None
+    world.wait(1_000)
+    await world.finish(world.failure_of(start))
+    assert (await world.attempts(start.task_id))[0].acknowledged_at == world.now
+
+
 async def test_a_report_after_the_news_acknowledges_it(world: World) -> None:
     told = await world.running(await world.worker())
     untold = await world.running(await world.worker())

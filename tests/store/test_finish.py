@@ -263,6 +263,23 @@ async def test_evidence_is_capped_and_every_report_keeps_its_answer(world: World
     ]
 
 
+async def test_late_renewals_leave_room_for_a_late_result(world: World) -> None:
+    """R-144, OP-22: what came beyond the room is counted."""
+    start = await world.running(await world.worker())
+    await world.intend(start, "caller")
+    for _ in range(20):
+        assert not (await world.renew(world.again(start))).active
+    world.wait(LEASE_MS)
+    report = world.finish_of(start)
+    assert (await world.finish(report)).disposition == "EVIDENCE_ONLY"
+    rows = await world.connection.fetch(
+        "SELECT operation, result, further FROM evidence ORDER BY id DESC"
+    )
+    assert tuple(rows[0]) == ("finish", report.result, 0)
+    assert {row["operation"] for row in rows[1:]} == {"renew"}
+    assert len(rows) + sum(row["further"] for row in rows) == 20 + 1
+
+
 async def test_an_unstarted_attempt_has_nothing_to_report(world: World) -> None:
     [start] = await world.leased(await world.worker())
     before = await world.snapshot()

@@ -1,7 +1,11 @@
 """History by days: new rows land in their day, and looking up an id reads one day's partition."""
 
+import asyncio
+
+import asyncpg
 import pytest
 
+from dispatcher.assign import STORE_ERRORS
 from orbit_sdk.protocol.ids import new_id
 from store import dispatch, queries
 from tests.store.world import DAY_MS, LEASE_MS, START, World
@@ -82,3 +86,21 @@ async def test_looking_up_an_id_reads_one_partition(own_world: World) -> None:
             " WHERE relname LIKE 'task%' AND idx_scan > 0"
         )
     assert [row[0] for row in rows] == ["task_p20310517"]
+
+
+async def test_a_long_reader_costs_nobody_more_than_a_moment(own_world: World) -> None:
+    """INV-20, INV-24: a dump reads for an hour; a partition wants its table alone."""
+    world = own_world
+    start = await world.running(await world.worker())
+    reader = await world.other()
+    maker = await world.other()
+    async with reader.transaction():
+        await reader.fetch("SELECT count(*) FROM task")
+        await reader.fetch("SELECT count(*) FROM attempt")
+        # Long before the 10 s for which everybody else would stand in its queue.
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            async with asyncio.timeout(5):
+                await dispatch.ensure_partitions(maker, 3, now=world.now)
+        assert (await world.finish(world.finish_of(start))).task_state == "SUCCEEDED"
+    assert await dispatch.ensure_partitions(maker, 3, now=world.now) > 0
+    assert issubclass(asyncpg.LockNotAvailableError, STORE_ERRORS), "its loop tries again"
