@@ -60,9 +60,9 @@ class Commands:
         self.give_back: Lane[store.ReturnLease, None] = self._quiet("give-back", self._return)
         """Assignments that may not be handed over any more."""
         self.tried_again: Lane[str, None] = self._quiet("tried-again", self._wake_due)
-        """Tasks whose attempt failed and that wait again, perhaps due already."""
+        """Tasks whose attempt failed or lapsed and that wait again, perhaps due already."""
         self.ended_past: Lane[str, None] = self._quiet("ended-past", self._tell_over)
-        """Attempts whose end was reported past the socket of their session."""
+        """Attempts that were found over past the socket of their session."""
         self.capacity: Lane[store.SetCapacity, store.CapacityOutcome] = Lane(
             "capacity",
             self._gated(self._call(Pool.LEASE, store.set_capacity)),
@@ -72,7 +72,7 @@ class Commands:
         )
         self.open: Lane[store.OpenSession, store.SessionOutcome] = Lane(
             "open",
-            self._call(Pool.BACKGROUND, store.open_sessions),
+            self._open_sessions,
             is_passing=is_passing,
             order=order,
             key=attrgetter("instance_id"),
@@ -121,13 +121,16 @@ class Commands:
         calls = {
             Operation.START: (self._gated(self._call(Pool.LEASE, store.start_attempts)), wait),
             Operation.RENEW: (self._call(Pool.RENEW, store.renew_leases), limits.WAIT_SHARE),
-            Operation.FINISH: (self._gated(self._finish), limits.FINISH_WAIT_SHARE),
+            Operation.FINISH: (
+                self._gated(self._call(Pool.LEASE, store.finish_attempts)),
+                limits.FINISH_WAIT_SHARE,
+            ),
             Operation.RESUME: (self._gated(self._call(Pool.LEASE, store.resume_attempts)), wait),
         }
         return {
             operation: Lane(
                 operation.value,
-                execute,
+                self._and_tell(execute),
                 is_passing=is_passing,
                 order=order,
                 key=attrgetter("attempt_id"),
@@ -204,6 +207,34 @@ class Commands:
 
         return gated
 
+    def _and_tell(
+        self, execute: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+    ) -> Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]:
+        async def execute_and_tell(items: Sequence[Any]) -> Sequence[Any]:
+            outcomes = await execute(items)
+            for item, outcome in zip(items, outcomes, strict=True):
+                if outcome.task_state == TaskState.WAITING:
+                    # A failure, or a lease found over by this call. A repeat too: the first answer
+                    # may be lost, and the hint with it.
+                    self.tried_again.offer(item.task_id, _ignore)
+                if item.instance is not None and outcome.settled and outcome.code == "ok":
+                    self.ended_past.offer(item.attempt_id, _ignore)
+            return outcomes
+
+        return execute_and_tell
+
+    async def _open_sessions(
+        self, items: Sequence[store.OpenSession]
+    ) -> Sequence[store.SessionOutcome]:
+        outcomes = await self._calls.run(
+            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, store.open_sessions, items
+        )
+        for item, outcome in zip(items, outcomes, strict=True):
+            if outcome.superseded_session_id is not None:
+                # What the former session had not started waits again.
+                self._given_back([(item.queue_id, route) for route in item.routes])
+        return outcomes
+
     async def _close_sessions(self, items: Sequence[store.CloseSession]) -> Sequence[None]:
         routes = await self._calls.run(
             Pool.BACKGROUND, limits.CALL_TIMEOUT_S, store.close_sessions, items
@@ -211,18 +242,6 @@ class Commands:
         if routes:
             self._given_back(routes)
         return [None] * len(items)
-
-    async def _finish(self, items: Sequence[store.FinishCommand]) -> Sequence[store.CommandOutcome]:
-        outcomes = await self._calls.run(
-            Pool.LEASE, limits.CALL_TIMEOUT_S, store.finish_attempts, items
-        )
-        for item, outcome in zip(items, outcomes, strict=True):
-            if outcome.task_state == TaskState.WAITING:
-                # A repeat too: the first answer may be lost, and the hint with it.
-                self.tried_again.offer(item.task_id, _ignore)
-            if item.instance is not None and outcome.settled and outcome.code == "ok":
-                self.ended_past.offer(item.attempt_id, _ignore)
-        return outcomes
 
     async def _tell_over(self, attempt_ids: Sequence[str]) -> Sequence[None]:
         """The gateway of the session counts a slot that nobody else can tell it of."""

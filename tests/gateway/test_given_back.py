@@ -155,3 +155,38 @@ async def _level(reader: StreamReader, session_id: str) -> int:
                 if level.session_id == session_id:
                     return level.free
     raise AssertionError("no level came")
+
+
+async def test_what_a_superseded_session_had_not_started_wakes_its_route(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """INV-16, OP-13: it is given back inside the hello of the newer session."""
+    dispatcher = Dispatcher(pools, bus)
+    async with worker_on(gateway, app) as first:
+        await submit(http)
+        await dispatcher.dispatch(first.session_id)
+        await first.assignment()
+        wakes = await _from_now(bus, "wake")
+        same = {"instance_id": first.instance_id, "instance_secret": first.instance_secret}
+        async with worker_on(gateway, app, **same):
+            assert len(await _woken(wakes)) == 1
+            assert await _waiting(pools) == 1
+        await wakes.close()
+
+
+async def test_a_lease_that_a_renewal_finds_over_wakes_its_route(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, pools: Pools, bus: Bus
+) -> None:
+    """INV-16, OP-23: the renewal itself settles it, so no sweep will tell."""
+    dispatcher = Dispatcher(pools, bus)
+    async with worker_on(gateway, app) as worker:
+        await submit(http)
+        await dispatcher.dispatch(worker.session_id)
+        assigned = await worker.assignment()
+        wakes = await _from_now(bus, "wake")
+        await pools.background.execute("UPDATE lease SET lease_until = now()")
+        answer = await worker.ask("task.renew", assigned.ref)
+        assert answer["body"]["receipt"]["disposition"] == "EVIDENCE_ONLY"
+        assert len(await _woken(wakes)) == 1
+        assert await _waiting(pools) == 1
+    await wakes.close()
