@@ -17,12 +17,13 @@ class Gate:
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    async def require(self, connection: HTTPConnection, scope: Scope) -> Grant:
-        """The caller's grant. Raises ApiError `unauthenticated` or `forbidden`."""
+    async def require(self, connection: HTTPConnection, *scopes: Scope) -> Grant:
+        """The caller's grant, if it has one of these scopes. Raises ApiError `unauthenticated` or
+        `forbidden`."""
         text = connection.headers.get("authorization")
         grant = await self._credentials.prove(None if text is None else text.encode("latin-1"))
         if grant is None:
             raise ApiError(ErrorCode.UNAUTHENTICATED)
-        if scope not in grant.scopes:
+        if grant.scopes.isdisjoint(scopes):
             raise ApiError(ErrorCode.FORBIDDEN)
         return grant

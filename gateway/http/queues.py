@@ -1,6 +1,6 @@
 """Queues over HTTP: list, read, create (R-072)."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +18,9 @@ from orbit_sdk.protocol.scalars import is_token
 from orbit_sdk.protocol.strict_json import JsonError, check_json
 from store import queries
 
+# Clients look queues up, and so does a worker, which knows its own by name alone.
+_LOOK_SCOPES: Final = (Scope.READ, Scope.WORK)
+
 
 class QueueResource:
     """The handlers under `/v1/queues`."""
@@ -29,7 +32,7 @@ class QueueResource:
 
     async def list_all(self, request: Request) -> Answer:
         """The queues that the credential reaches, by name, page by page."""
-        grant = await self._gate.require(request, Scope.READ)
+        grant = await self._gate.require(request, *_LOOK_SCOPES)
         limit, cursor = page_of(request)
         after = "" if cursor is None else cursor_position(cursor)
         rows = await self._calls.read(queries.list_queues, grant.namespace_id)
@@ -42,7 +45,7 @@ class QueueResource:
 
     async def read(self, request: Request) -> Answer:
         """One queue by id or name, as it is now."""
-        grant = await self._gate.require(request, Scope.READ)
+        grant = await self._gate.require(request, *_LOOK_SCOPES)
         queue = await queue_named(self._calls, grant, request.path_params["queue"])
         return Answer(_queue_data(queue))
 

@@ -1,5 +1,6 @@
 """Before the upgrade everything that fails is a plain HTTP answer (R-110 to R-112, OP-07)."""
 
+import asyncio
 import json
 import secrets
 from typing import Any
@@ -9,9 +10,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from orbit_sdk import Worker
+from orbit_sdk.worker.worker import EXIT_CLEAN
 from store.bus import Bus
 from store.pool import Pools
 from tests.gateway.harness import App, Gateway, make_app, running_gateway, worker_on
+from tests.waiting import wait_until
 
 
 async def refused(url: str, headers: dict[str, str], subprotocols: list[str]) -> tuple[int, str]:
@@ -59,6 +63,23 @@ async def test_a_credential_that_may_not_work_is_403(gateway: Gateway, pools: Po
     app = await make_app(pools, name="readers", scopes=("read", "submit"))
     found = await refused(gateway.ws_url, app.headers, ["pulse.worker.v1"])
     assert found == (403, "forbidden")
+
+
+async def test_a_credential_that_may_only_work_is_enough_for_a_worker(
+    gateway: Gateway, pools: Pools
+) -> None:
+    app = await make_app(pools, name="workers", scopes=("work",))
+    worker = Worker(gateway.url, app.credential, app.queue)
+    worker.handler("send")(lambda: None)
+    served = asyncio.create_task(worker.serve())
+
+    async def has_session() -> bool:
+        open_ones = "SELECT count(*) FROM session WHERE closed_at IS NULL"
+        return served.done() or bool(await pools.background.fetchval(open_ones))
+
+    await wait_until(has_session, bool, 15)
+    worker.stop()
+    assert await served == EXIT_CLEAN
 
 
 @pytest.mark.parametrize("offered", [[], ["pulse.worker.v3"], ["pulse.worker.v10", "json"]])

@@ -75,8 +75,8 @@ REQUESTS = [
     ("POST", "/v1/tasks:batchSubmit", "submit"),
     ("GET", f"/v1/tasks/{'0' * 32}", "read"),
     ("GET", f"/v1/tasks/{'0' * 32}/attempts", "read"),
-    ("GET", "/v1/queues", "read"),
-    ("GET", "/v1/queues/mail", "read"),
+    ("GET", "/v1/queues", "read or work"),
+    ("GET", "/v1/queues/mail", "read or work"),
     ("POST", "/v1/queues", "manage"),
 ]
 
@@ -86,12 +86,27 @@ async def test_each_request_needs_a_credential_and_its_scope(
     gateway: Gateway, pools: Pools, method: str, path: str, scope: str
 ) -> None:
     """R-054, R-104: permission comes before anything in the request is looked at."""
-    others = tuple({"submit", "read", "work", "manage"} - {scope})
+    others = tuple({"submit", "read", "work", "manage"} - {*scope.split(" or ")})
     limited = await make_app(pools, name="limited", scopes=others)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         assert error_of(await client.request(method, path)) == (401, "unauthenticated")
         answer = await client.request(method, path, headers=limited.headers)
         assert error_of(answer) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("scope", ["read", "work"])
+async def test_queues_are_looked_up_to_read_and_to_work(
+    gateway: Gateway, pools: Pools, scope: str
+) -> None:
+    """And nothing else is permitted with it."""
+    app = await make_app(pools, name="looker", scopes=(scope,))
+    async with httpx.AsyncClient(base_url=gateway.url, headers=app.headers) as client:
+        one = (await client.get("/v1/queues/mail")).json()["data"]
+        assert one["name"] == "mail"
+        assert (await client.get("/v1/queues")).json()["data"]["items"] == [one]
+        for method, path, needed in REQUESTS:
+            if scope not in needed.split(" or "):
+                assert error_of(await client.request(method, path)) == (403, "forbidden")
 
 
 async def test_a_credential_bound_to_queues_reaches_no_other(
