@@ -11,20 +11,22 @@ from math import inf
 
 from orbit_sdk.protocol.frames import CapacityBody, HelloBody
 from orbit_sdk.worker.attempt import Held
-from orbit_sdk.worker.dialect import Dialect, Operation
+from orbit_sdk.worker.dialect import Dialect, Operation, Post
 from orbit_sdk.worker.effects import Effect, Send
 from orbit_sdk.worker.limits import WELCOME_TIMEOUT_S
 
 
 @dataclass(slots=True)
 class Pending:
-    """A message without an answer so far; `held` is None for the session's own."""
+    """A message without an answer so far; `held` is None for the session's own. `alone`: it shared
+    a frame that was refused whole, so from here on it has one of its own."""
 
     operation: Operation
     held: Held | None
     frame: bytes
     sent_at: float
     repeat_at: float
+    alone: bool = False
 
     @property
     def attempt_id(self) -> str | None:
@@ -104,11 +106,26 @@ class Mail:
         gathered, self._gathered = self._gathered, {}
         for operation, found in gathered.items():
             posts = [post for post in found.items() if post[0] in self._pending]
-            if posts and self._dialect is not None:
-                parcels = self._dialect.parcels(operation, self._session_id, posts, self._new_id)
-                for parcel in parcels:
-                    self._frames[parcel.frame_id] = parcel.message_ids
-                    self._out.append(Send(parcel.frame))
+            shared = [post for post in posts if not self._pending[post[0]].alone]
+            self._write(operation, shared)
+            for post in posts:
+                if self._pending[post[0]].alone:
+                    self._write(operation, [post])
+
+    def split(self, reply_to: str, now: float) -> bool:
+        """A frame was refused whole, maybe for one of its operations alone: send each that still
+        waits again, by itself. False if the frame had one operation, which is then to blame, or is
+        unknown."""
+        message_ids = self._frames.get(reply_to, ())
+        if len(message_ids) < 2:
+            return False
+        del self._frames[reply_to]
+        for message_id in message_ids:
+            pending = self._pending.get(message_id)
+            if pending is not None:
+                pending.alone = True
+                self.repeat(message_id, pending, now)
+        return True
 
     def answered(self, reply_to: str) -> list[Pending | None] | None:
         """The messages that an answer to this frame is about, in their order, each once: None in
@@ -145,6 +162,12 @@ class Mail:
     def next_due(self) -> float:
         """No message is overdue before this instant; there may be none at it either."""
         return self._due
+
+    def _write(self, operation: Operation, posts: list[Post]) -> None:
+        if posts and self._dialect is not None:
+            for parcel in self._dialect.parcels(operation, self._session_id, posts, self._new_id):
+                self._frames[parcel.frame_id] = parcel.message_ids
+                self._out.append(Send(parcel.frame))
 
     def _own(self, operation: Operation, message_id: str, frame: bytes, now: float) -> None:
         self._pending[message_id] = Pending(operation, None, frame, now, inf)

@@ -44,7 +44,7 @@ from orbit_sdk.worker.effects import Effect, Leave, Noted, Welcomed
 from orbit_sdk.worker.lease import repeat_after_s
 from orbit_sdk.worker.limits import DECLARE_AGAIN_S, LEAVE_DRAINING_S
 from orbit_sdk.worker.mail import Mail, Pending
-from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.outcomes import RESULT_FAULTS, Report
 from orbit_sdk.worker.relay import Parcel, Relay
 
 _FATAL = frozenset(row.code.value for row in ERRORS.values() if row.fatal)
@@ -313,6 +313,10 @@ class SessionCore:
     def _refused(self, reply_to: str | None, error: ErrorBody, now: float) -> None:
         if reply_to is None:
             self._leave(error.code, error.message, final=self._final(error.code))
+            return
+        if error.code in RESULT_FAULTS and self._mail.split(reply_to, now):
+            # Each operation is judged on its own (OP-06), so one must not cost the others.
+            self._out.append(Noted(f"a frame was refused, its parts are sent alone: {error.code}"))
             return
         messages = self._mail.answered(reply_to)
         if messages is None:

@@ -117,6 +117,100 @@ def test_a_frame_refused_whole_is_refused_for_each_of_its_items(wired: Wired) ->
     assert len(wired.taken(Run)) == 2
 
 
+SPOILT = b'"spoilt"'
+
+
+def spoil(wired: Wired, kind: type, attempt_id: str, content: bytes = b"") -> list[int]:
+    """A server that understands no frame with this attempt in it and this content; how many items
+    each frame of the kind had."""
+    sizes: list[int] = []
+    receive = wired.gateway.receive
+
+    def refuse(data: bytes) -> list[bytes]:
+        frame = v2.decode_client_frame(data)
+        if not isinstance(frame, kind):
+            return receive(data)
+        assert isinstance(frame.body, v2.AttemptsBody | v2.FinishesBody)
+        sizes.append(len(frame.body.items))
+        if attempt_id.encode() not in data or content not in data:
+            return receive(data)
+        error = ErrorBody("bad_frame", "")
+        session_id = wired.gateway.session_id
+        refusal = v2.ErrorFrame("2", "9" * 32, error, session_id, frame.message_id)
+        return [v2.encode_frame(refusal)]
+
+    wired.gateway.receive = refuse  # type: ignore[method-assign]
+    return sizes
+
+
+def test_one_bad_report_costs_no_other_of_its_frame(wired: Wired) -> None:
+    """OP-06: each on its own; only what is bad by itself is replaced."""
+    good, bad, other = (wired.assign() for _ in range(3))
+    sizes = spoil(wired, v2.FinishFrame, bad.attempt_id, SPOILT)
+    effects = []
+    for attempt in (good, bad, other):
+        report = Report(Outcome.SUCCEEDED, SPOILT if attempt is bad else b'"fine"')
+        effects += wired.core.finished(attempt.attempt_id, report, wired.now)
+    wired.apply(effects)
+    assert sizes == [3, 1, 1, 1, 1]
+    assert {good.state, other.state} == {AttemptState.SUCCEEDED}
+    assert (bad.state, bad.error_code) == (AttemptState.FAILED, "result_refused")
+    assert wired.core.held == 0
+    names = {}
+    for frame in wired.frames_of(FinishFrame):
+        assert isinstance(frame, FinishFrame)
+        names.setdefault(frame.body.ref.attempt_id, []).append(frame.message_id)
+    assert len(set(names[good.attempt_id])) == 1, "a report keeps its name"
+    assert len(names[bad.attempt_id]) == 3, "with others, alone, and what took its place"
+
+
+def test_one_bad_start_costs_no_other_of_its_frame(wired: Wired) -> None:
+    given = wired.gateway.assign_many(3)
+    _, bad, _ = wired.gateway.attempts
+    assert spoil(wired, v2.StartFrame, bad) == []
+    wired.receive(given)
+    started = [run.attempt_id for run in wired.taken(Run) if isinstance(run, Run)]
+    assert started == [attempt_id for attempt_id in wired.gateway.attempts if attempt_id != bad]
+
+
+def test_one_bad_renewal_costs_no_other_of_its_frame(wired: Wired) -> None:
+    wired.receive(wired.gateway.assign_many(3))
+    _, bad, _ = wired.gateway.attempts
+    sizes = spoil(wired, v2.RenewFrame, bad)
+    wired.pass_to(wired.now + 3 * LEASE_S)
+    assert sizes[0] == 3
+    assert wired.taken(Stop) == [Stop(bad, StopReason.LEASE_LOST)]
+
+
+def test_one_bad_resume_costs_no_other_of_its_frame(wired: Wired) -> None:
+    wired.receive(wired.gateway.assign_many(3))
+    _, bad, _ = wired.gateway.attempts
+    sizes = spoil(wired, v2.ResumeFrame, bad)
+    wired.reconnect()
+    assert sizes[:4] == [3, 1, 1, 1]
+    wired.pass_to(wired.now + 3 * LEASE_S)
+    assert wired.taken(Stop) == [Stop(bad, StopReason.LEASE_LOST)]
+
+
+def test_what_was_split_is_repeated_alone(wired: Wired) -> None:
+    """Its answer may be lost as well, and the next frame shall not be spoilt again."""
+    wired.receive(wired.gateway.assign_many(3))
+    good, bad, other = wired.gateway.attempts
+    sizes = spoil(wired, v2.FinishFrame, bad, SPOILT)
+    effects = []
+    for attempt_id in (good, bad, other):
+        report = Report(Outcome.SUCCEEDED, SPOILT if attempt_id == bad else b'"fine"')
+        effects += wired.core.finished(attempt_id, report, wired.now)
+    (send,) = [effect for effect in wired.core.flush() if isinstance(effect, Send)]
+    (refusal,) = wired.gateway.receive(send.frame)
+    wired.silent = True
+    wired.receive(refusal)
+    wired.pass_to(wired.now + 7)
+    assert sizes[0] == 3
+    assert len(sizes) >= 7
+    assert set(sizes[1:]) == {1}
+
+
 # What is pushed
 
 
