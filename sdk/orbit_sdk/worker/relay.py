@@ -238,12 +238,11 @@ class Relay:
         )
 
     def _forget_settled(self) -> None:
-        if len(self._desk.attempts) == 0:
-            self._renewals.clear()
-            self._again_at.clear()
-            self._reports.clear()
-            self._unfit.clear()
-            return
         for kept in (self._renewals, self._again_at):
             for attempt_id in [a for a in kept if self._desk.attempts.find(a) is None]:
                 del kept[attempt_id]
+        if self._reports or self._unfit:
+            waiting = {held.finish_id for held in self._desk.attempts}
+            self._unfit &= waiting
+            for message_id in [m for m in self._reports if m not in waiting]:
+                del self._reports[message_id]

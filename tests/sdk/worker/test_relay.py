@@ -193,3 +193,23 @@ def test_the_socket_may_be_faster_than_the_answer_over_http() -> None:
     assert len(wired.taken(Settled)) == 1
     relayed(wired, parcel, result(parcel, AttemptState.SUCCEEDED, active=False))
     assert wired.taken(Settled) == []
+
+
+def test_a_worker_that_is_never_idle_keeps_nothing_of_what_is_settled() -> None:
+    """One attempt runs on and on; what is noted of the others is as short-lived as they are."""
+    wired = running()
+    relay = wired.core._relay
+    for _ in range(20):
+        attempt = wired.assign()
+        wired.cut()
+        wired.finish(attempt)
+        assert wired.core.look_for_relays(wired.now) == []
+        wired.pass_to(wired.now + 1.1)
+        (parcel,) = wired.core.look_for_relays(wired.now)
+        relayed(wired, parcel, refusal("validation_failed"))
+        assert (len(relay._reports), len(relay._unfit)) == (1, 1)
+        wired.connect()
+        assert wired.core.held == 1
+        wired.pass_to(wired.now + 1.0)
+        wired.core.look_for_relays(wired.now)
+        assert (len(relay._reports), len(relay._unfit)) == (0, 0)
