@@ -8,9 +8,11 @@ are enough of them for the transport's flow control to judge.
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
+from uvicorn import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 
 from gateway import limits
 from gateway.lingering import LingeringTransport
@@ -53,6 +55,12 @@ class JoinedWritesProtocol(WebSocketsSansIOProtocol):
 
     framing_is_broken = False
     """Set before a close that the peer does not expect: it may be in the middle of a message."""
+
+    def __init__(self, config: Config, server_state: ServerState, **options: Any) -> None:
+        super().__init__(config, server_state, **options)
+        # At the level of debugging `websockets` writes headers and frames to the log, and with them
+        # the credential and secrets (INV-42).
+        self.conn.debug = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection over from the HTTP protocol."""

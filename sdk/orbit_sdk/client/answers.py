@@ -12,6 +12,9 @@ from orbit_sdk.errors import OrbitError, ServerError, error_for_status
 
 T = TypeVar("T")
 
+# What msgspec raises for bytes of whatever kind; deep nesting is the last.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 
 class Envelope(msgspec.Struct, Generic[T], frozen=True):
     """A success as it travels."""
@@ -73,7 +76,7 @@ def data_of(answer: Answer, kind: type[T]) -> T:
     try:
         # Lax, since uint64 travels as text (R-052) and is an int here.
         envelope = msgspec.json.decode(answer.content, type=Envelope[kind], strict=False)  # type: ignore[valid-type]
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise ServerError(
             "bad_answer",
             f"the answer cannot be read ({error}); is ORBIT_URL the address of a gateway?",
@@ -86,7 +89,7 @@ def refusal(answer: Answer) -> OrbitError:
     """The exception of an answer that is not a success, its body readable or not."""
     try:
         body = msgspec.json.decode(answer.content, type=_Refusal)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         # A load balancer or a proxy answered; its page is of no use to a caller.
         return error_for_status(
             answer.status, f"http_{answer.status}", f"the server answered {answer.status}"

@@ -182,5 +182,5 @@ class AsyncClient:
             return None
         try:
             return answer_of(await self._http.request(**request_parts(step)))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             return no_answer(error)

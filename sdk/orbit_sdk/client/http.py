@@ -16,6 +16,7 @@ class HttpSettings(TypedDict):
     headers: dict[str, str]
     limits: httpx.Limits
     timeout: float
+    follow_redirects: bool
 
 
 class RequestParts(TypedDict):
@@ -36,6 +37,7 @@ def http_settings(url: str | None, credential: str | None) -> HttpSettings:
         "headers": {"Authorization": f"Bearer {credential_text(credential)}"},
         "limits": httpx.Limits(max_connections=CONNECTIONS_MAX),
         "timeout": EXCHANGE_TIMEOUT_S,
+        "follow_redirects": False,  # Another host is no business of this credential.
     }
 
 
@@ -56,7 +58,7 @@ def answer_of(response: httpx.Response) -> Answer:
     return Answer(response.status_code, response.headers, response.content)
 
 
-def no_answer(error: httpx.TransportError) -> NoAnswer:
-    """What a transport failure means for a repeat: did the request leave or not?"""
+def no_answer(error: httpx.RequestError) -> NoAnswer:
+    """What a failure means for a repeat: did the request leave or not?"""
     unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
     return NoAnswer(f"{type(error).__name__} {error}".strip(), sent=not unsent)

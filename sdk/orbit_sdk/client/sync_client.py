@@ -209,5 +209,5 @@ class Client:
             return None
         try:
             return answer_of(self._http.request(**request_parts(step)))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             return no_answer(error)

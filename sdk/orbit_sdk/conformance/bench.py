@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import httpx
-from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
@@ -28,6 +27,7 @@ from orbit_sdk.conformance.peer import (
     Peer,
 )
 from orbit_sdk.conformance.target import WORKER_PATH, Target
+from orbit_sdk.upgrade import Upgrade
 
 LEFTOVERS_END_S: Final = 600
 _POLL_S: Final = 0.05
@@ -117,7 +117,7 @@ class Bench:
         version = version or self.version
         known = {"max_queue": None, **options}
         socket = await self._open.enter_async_context(
-            connect(
+            Upgrade(
                 self.target.worker_url(url),
                 subprotocols=[Subprotocol(version.subprotocol)],
                 additional_headers={
@@ -147,7 +147,7 @@ class Bench:
         address = self.target.worker_url()
         address = address.removesuffix(WORKER_PATH) + path if path else address
         try:
-            async with connect(
+            async with Upgrade(
                 address + query,
                 subprotocols=[Subprotocol(name) for name in subprotocols] or None,
                 additional_headers=headers,

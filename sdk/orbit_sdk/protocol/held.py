@@ -111,6 +111,19 @@ def decode_finish_item(raw: Raw | bytes) -> FinishItem:
     return _read(bytes(raw), _finish, _report)
 
 
+def is_sound(result: HeldResult) -> bool:
+    """Whether what a result says obeys the rules of an ack, so that it can be relied on."""
+    try:
+        if result.receipt is not None:
+            rules.uint64(result.receipt.task_revision)
+            rules.times(result.receipt.lease_until)
+        if result.lease is not None:
+            rules.lease(result.lease)
+    except rules.Refused:
+        return False
+    return True
+
+
 _Item = TypeVar("_Item", bound=RenewItem)
 
 _held: Final = msgspec.json.Decoder(HeldBody).decode

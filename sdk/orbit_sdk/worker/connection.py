@@ -11,21 +11,21 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from http import HTTPStatus
 from math import inf
 from typing import Any, assert_never
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
 from orbit_sdk.address import worker_url
-from orbit_sdk.errors import OrbitError, Unavailable, error_for_status
-from orbit_sdk.protocol.errors import ERRORS, CloseCode
+from orbit_sdk.errors import OrbitError, Unavailable
+from orbit_sdk.protocol.errors import CloseCode
 from orbit_sdk.protocol.frames import FrameError
 from orbit_sdk.protocol.limits import FRAME_BYTES_MAX, LEASE_MS_MAX, PING_INTERVAL_S
+from orbit_sdk.upgrade import Upgrade
 from orbit_sdk.worker.courier import Courier
 from orbit_sdk.worker.dialect import DIALECTS, Dialect
 from orbit_sdk.worker.effects import (
@@ -49,15 +49,12 @@ from orbit_sdk.worker.limits import (
     connect_backoff,
 )
 from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.refusals import handshake_error, hello_error, is_final
 from orbit_sdk.worker.relay import Parcel, look_after_s, patience_s
 from orbit_sdk.worker.runner import Runner
 from orbit_sdk.worker.session import SessionCore
 
 _SPOKEN = {Subprotocol(dialect.subprotocol): dialect for dialect in DIALECTS}
-
-# Answers to the handshake that another try of the same worker will not change.
-_FINAL_STATUSES = frozenset({400, 401, 403, 404, 426})
-_HTTP_STATUSES = {row.code.value: row.http_status for row in ERRORS.values()}
 
 _log = logging.getLogger("orbit_sdk.worker")
 
@@ -73,7 +70,7 @@ class Connection:
         self,
         core: SessionCore,
         url: str,
-        credential: Callable[[], str],
+        credential: Callable[[], Awaitable[str]],
         runner: Runner,
         ended: Callable[[OrbitError | None], None],
     ) -> None:
@@ -184,7 +181,7 @@ class Connection:
 
     async def _relay(self) -> None:
         """Look now and then for what the socket does not serve, and post it over HTTP."""
-        courier = Courier(self._url, self._ask_credential)
+        courier = Courier(self._url, self._credential)
         try:
             async with asyncio.TaskGroup() as posts:
                 while True:
@@ -213,8 +210,8 @@ class Connection:
     async def _one_connection(self) -> str:
         """Connect and serve until the connection ends; why it did. Raises a final refusal."""
         try:
-            credential = await self._ask_credential()
-            async with connect(
+            credential = await self._credential()
+            async with Upgrade(
                 worker_url(self._url),
                 subprotocols=list(_SPOKEN),
                 additional_headers={"Authorization": f"Bearer {credential}"},
@@ -231,28 +228,18 @@ class Connection:
                     return f"the server speaks none of {', '.join(_SPOKEN)}"
                 return await self._serve(socket, _SPOKEN[socket.subprotocol])
         except InvalidStatus as error:
-            return self._refused(_handshake_error(self._url, error))
-        except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+            return self._refused(handshake_error(self._url, error))
+        except (OSError, TimeoutError, WebSocketException, EOFError) as error:
             return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         except OrbitError as error:
             return self._refused(error)
 
     def _refused(self, error: OrbitError) -> str:
-        """A refusal ends a worker that was never welcome; any other tries again for ever, since
-        what it holds is worth more than an early end."""
-        if not self._welcomed and not error.retryable:
+        """A final refusal ends a worker that was never welcome; any other tries again for ever,
+        since what it holds is worth more than an early end."""
+        if not self._welcomed and is_final(error):
             raise error
         return str(error)
-
-    async def _ask_credential(self) -> str:
-        """The credential for this connect. A refresh may block: boundaries are kept meanwhile."""
-        try:
-            return await asyncio.to_thread(self._credential)
-        except OrbitError:
-            raise
-        except Exception as error:
-            text = f"the credential function raised {type(error).__name__}: {error}"
-            raise Unavailable("no_credential", text, retryable=True) from None
 
     async def _serve(self, socket: ClientConnection, dialect: Dialect) -> str:
         self._left = None
@@ -286,7 +273,7 @@ class Connection:
         if left is not None:
             await socket.close(CloseCode.NORMAL, left.code[:100])
             return (
-                self._refused(_hello_error(left)) if left.final else f"{left.code}: {left.message}"
+                self._refused(hello_error(left)) if left.final else f"{left.code}: {left.message}"
             )
         await socket.close(CloseCode.NORMAL if self._closing.is_set() else CloseCode.GOING_AWAY)
         return f"closed with {socket.close_code} {socket.close_reason or ''}".rstrip()
@@ -375,16 +362,3 @@ class Connection:
                 _log.warning("%s%s", what, f" (attempt {attempt_id})" if attempt_id else "")
             case _:
                 assert_never(effect)
-
-
-def _handshake_error(url: str, error: InvalidStatus) -> OrbitError:
-    status = error.response.status_code
-    text = f"{url} refused the worker's connection with {status}"
-    if status not in _FINAL_STATUSES:
-        return Unavailable(f"http_{status}", text, status=status, retryable=True)
-    return error_for_status(status, f"http_{status}", text)
-
-
-def _hello_error(left: Leave) -> OrbitError:
-    status = _HTTP_STATUSES.get(left.code) or HTTPStatus.CONFLICT
-    return error_for_status(status, left.code, f"the cluster refused this worker: {left.message}")

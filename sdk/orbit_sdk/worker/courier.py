@@ -4,6 +4,7 @@ On the connection's own thread. An answer that is none, for whatever reason, is 
 tries again, and the socket may be faster.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +13,7 @@ import httpx
 from orbit_sdk.client.answers import data_of
 from orbit_sdk.client.http import answer_of
 from orbit_sdk.errors import OrbitError
-from orbit_sdk.protocol.held import HeldResult, HeldResults
+from orbit_sdk.protocol.held import HeldError, HeldResult, HeldResults, is_sound
 from orbit_sdk.worker.relay import Parcel
 
 _log = logging.getLogger("orbit_sdk.worker")
@@ -27,28 +28,39 @@ class Courier:
         self._client: httpx.AsyncClient | None = None
 
     async def post(self, parcel: Parcel, timeout_s: float) -> list[HeldResult] | None:
-        """The results of a parcel's items, or None."""
+        """The results of a parcel's items, or None; the credential is asked for within the time. A
+        result that cannot be read comes as an error, which the others do not suffer from."""
         if self._client is None:
-            self._client = httpx.AsyncClient(base_url=self._url)
+            self._client = httpx.AsyncClient(base_url=self._url, follow_redirects=False)
         try:
-            response = await self._client.post(
-                parcel.path,
-                content=parcel.body,
-                headers={
-                    "Authorization": f"Bearer {await self._credential()}",
-                    "Content-Type": "application/json",
-                },
-                timeout=timeout_s,
-            )
-            results = data_of(answer_of(response), HeldResults).results
-        except (httpx.HTTPError, OrbitError) as error:
+            async with asyncio.timeout(timeout_s):
+                results = await self._post(self._client, parcel, timeout_s)
+        except (httpx.HTTPError, OrbitError, TimeoutError) as error:
             text = f"{type(error).__name__}: {error}"
             _log.warning("%s over HTTP: %s", parcel.operation.value, text)
             return None
         _log.info("%s of %d attempts over HTTP", parcel.operation.value, len(results))
-        return results
+        return [result if is_sound(result) else _unreadable(result) for result in results]
+
+    async def _post(
+        self, client: httpx.AsyncClient, parcel: Parcel, timeout_s: float
+    ) -> list[HeldResult]:
+        response = await client.post(
+            parcel.path,
+            content=parcel.body,
+            headers={
+                "Authorization": f"Bearer {await self._credential()}",
+                "Content-Type": "application/json",
+            },
+            timeout=timeout_s,
+        )
+        return data_of(answer_of(response), HeldResults).results
 
     async def close(self) -> None:
         """Close the client's connections."""
         if self._client is not None:
             await self._client.aclose()
+
+
+def _unreadable(result: HeldResult) -> HeldResult:
+    return HeldResult(index=result.index, status=result.status, error=HeldError("bad_answer"))

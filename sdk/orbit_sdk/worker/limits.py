@@ -77,6 +77,11 @@ def connect_backoff(held: int, lease_s: float) -> Backoff:
 # Shorter ones do not, so that connect, fail, connect never becomes a loop without pauses.
 SESSION_PROVEN_S = 10.0
 
+# What a credential function may take; a call that has not returned by then is a failed try. Each
+# that hangs keeps a thread: with so many of them no other is begun before one has returned.
+CREDENTIAL_TIMEOUT_S = 10.0
+CREDENTIAL_CALLS_MAX = 16
+
 # Opening a socket, writing one message to it, closing it.
 OPEN_TIMEOUT_S = 10.0
 WRITE_DEADLINE_S = 10.0

@@ -25,9 +25,11 @@ from orbit_sdk.errors import OrbitError
 from orbit_sdk.protocol.ids import IdSource
 from orbit_sdk.protocol.limits import CAPACITY_MAX
 from orbit_sdk.worker.connection import Connection
+from orbit_sdk.worker.credential import CredentialSource
 from orbit_sdk.worker.handlers import HandlerFunction, Registry
 from orbit_sdk.worker.limits import CONNECT_BACKOFF, DRAIN_GRACE_S, SETTLE_TIMEOUT_S
 from orbit_sdk.worker.outcomes import Report
+from orbit_sdk.worker.refusals import is_final
 from orbit_sdk.worker.runner import Runner
 from orbit_sdk.worker.session import Identity, SessionCore
 
@@ -43,8 +45,9 @@ class Worker:
     """Takes tasks of one queue and runs them, `capacity` at a time at most.
 
     `url` and `credential` default to ORBIT_URL and ORBIT_CREDENTIAL when the worker starts;
-    `credential` may be a function, asked before every connect, so that it can hand out a fresh one.
-    `grace_s` is what a drain gives to running handlers. `name` is for your logs.
+    `credential` may be a function, asked before every connect, so that it can hand out a fresh one;
+    one that raises, or has not returned in ten seconds, is asked again after a while. `grace_s` is
+    what a drain gives to running handlers. `name` is for your logs.
     """
 
     def __init__(
@@ -103,10 +106,11 @@ class Worker:
             raise ValueError("the worker has no handlers; register one with @worker.handler(name)")
         self._loop = asyncio.get_running_loop()
         self._drain_wanted, self._stop_wanted = asyncio.Event(), asyncio.Event()
-        queue_id = await self._queue_id()
+        credentials = CredentialSource(self.credential_now)
+        queue_id = await self._queue_id(credentials)
         if queue_id is None:
             return EXIT_CLEAN
-        return await _Service(self, queue_id, self._registry).run(
+        return await _Service(self, queue_id, credentials, self._registry).run(
             self._drain_wanted, self._stop_wanted
         )
 
@@ -145,15 +149,15 @@ class Worker:
             )
         self._stop_step()
 
-    async def _queue_id(self) -> str | None:
+    async def _queue_id(self, credentials: CredentialSource) -> str | None:
         """The queue's id, asked for until a gateway answers; None if told to stop before."""
         tries = 0
         while not self._drain_wanted.is_set():
             try:
-                async with AsyncClient(self.url, self.credential_now()) as client:
+                async with AsyncClient(self.url, await credentials.now()) as client:
                     return (await client.queue(self.queue)).id
             except OrbitError as error:
-                if not error.retryable:
+                if is_final(error):
                     raise
                 tries += 1
                 _log.warning("cannot ask for queue %s yet: %s", self.queue, error)
@@ -166,7 +170,9 @@ class Worker:
 class _Service:
     """One run of a worker: a connection, a runner, and how both come to an end."""
 
-    def __init__(self, worker: Worker, queue_id: str, registry: Registry) -> None:
+    def __init__(
+        self, worker: Worker, queue_id: str, credentials: CredentialSource, registry: Registry
+    ) -> None:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[OrbitError | None] = self._loop.create_future()
@@ -178,7 +184,7 @@ class _Service:
         self._connection = Connection(
             self._core,
             cluster_url(worker.url),
-            worker.credential_now,
+            credentials.now,
             self._runner,
             self._connection_ended,
         )
