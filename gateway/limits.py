@@ -80,6 +80,12 @@ SEND_FRAMES_MAX: Final = 4096
 SEND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Hard bound of a send queue, acks included: at it the session is closed as `slow_consumer`."""
 
+ASSIGN_QUEUE_BYTES_MAX: Final = 2 * 1024 * 1024
+ASSIGN_QUEUE_BYTES_LOW: Final = 1024 * 1024
+"""What assignments may fill a send queue up to, and from which level on it is filled again: half of
+a full queue and a frame, so that what the platform itself hands over never closes a socket. The
+rest waits in the store, where the end of its session or its lease finds it."""
+
 ASSIGN_FRAME_BYTES: Final = 256
 ASSIGN_ITEM_BYTES: Final = 320
 """What an assignment frame adds to its tasks: 157 bytes, and 252 at most for each of them."""
@@ -186,7 +192,8 @@ DRAIN_FLUSH_S: Final = 5.0
 assert 2 * (CALL_SHARE + WAIT_SHARE) <= 0.9
 assert 2 * CALL_SHARE + WAIT_SHARE + FINISH_WAIT_SHARE + GATE_SHARE <= 1.0
 assert wire.SEND_QUEUE_FRAMES_MAX < SEND_FRAMES_MAX
-assert wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
+assert ASSIGN_QUEUE_BYTES_LOW < ASSIGN_QUEUE_BYTES_MAX < wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
+assert wire.JSON_BYTES_MAX <= ASSIGN_QUEUE_BYTES_MAX - ASSIGN_QUEUE_BYTES_LOW
 assert SUBMIT_PATIENCE_S < SUBMIT_WAIT_S < 5.0
 assert UNSENT_AGE_MS / 1000 + UNSENT_INTERVAL_S + UNSENT_TICK_S <= 4.0  # INV-14: 5 s of dispatch
 assert TURN_SHARE_BYTES <= TURN_BYTES

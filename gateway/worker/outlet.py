@@ -3,17 +3,20 @@
 An assignment is handed to a socket at most once: a session knows the attempts it was given, so a
 doubled stream entry, or one that the twin was quicker with, is dropped. Only what was never handed
 to a socket is ever sent again (architecture section 6); anything else lapses. Large payloads do not
-travel through Redis and are read from the store before the hand-over.
+travel through Redis and are read from the store before the hand-over. No socket is handed more than
+it has room for (R-158): the rest waits as bare ids until it has written, and is read then.
 """
 
 import asyncio
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from gateway import limits
 from gateway.store_calls import Pool, StoreCalls
 from gateway.worker.session import Phase
 from gateway.worker.socket import WorkerSocket
+from orbit_sdk.protocol import limits as wire
 from orbit_sdk.protocol.errors import ErrorCode
 from runtime import failpoints
 from store import dispatch
@@ -46,7 +49,7 @@ class Outlet:
         self._reader = reader
         self._node_id = node_id
         self._lease_ms = lease_ms
-        self._to_load: dict[str, str] = {}  # attempt → session
+        self._to_load: dict[str, dict[str, None]] = {}  # session → attempts; the next one first
         self._sent_by_twin: dict[str, None] = {}
         self._asked_at = float("-inf")
         self.load_due = asyncio.Event()
@@ -90,27 +93,53 @@ class Outlet:
         return handed
 
     async def load_large(self) -> int:
-        """Read the assignments whose payload stayed behind, and hand them over."""
-        if not self._to_load:
+        """Read what stayed behind and now has room, and hand it over."""
+        wanted = self._choose()
+        if not wanted:
             return 0
-        wanted = dict(list(self._to_load.items())[:_LOADS_MAX])
         loaded = await self._calls.run(
             Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.load_assignments, list(wanted)
         )
+        given: dict[str, list[Assignment]] = {}
         for assignment in loaded:
-            socket = self._sockets.get(assignment.session_id)
-            if socket is not None and wanted.pop(assignment.attempt_id, None) is not None:
-                self._to_load.pop(assignment.attempt_id, None)
-                socket.assign([assignment])
+            if self._is_waiting(assignment.session_id, assignment.attempt_id):
+                given.setdefault(assignment.session_id, []).append(assignment)
+                del wanted[assignment.attempt_id]
         for attempt_id, session_id in wanted.items():
             # No longer an unstarted lease of that session: it lapsed, or went back.
-            self._to_load.pop(attempt_id, None)
+            self._drop(session_id, attempt_id)
+        for session_id, assignments in given.items():
+            for assignment in assignments:
+                self._wait_no_more(session_id, assignment.attempt_id)
             socket = self._sockets.get(session_id)
             if socket is not None:
-                socket.session.release(attempt_id)
-        if self._to_load:
-            self.load_due.set()
+                socket.assign(assignments)
+        self.load_due.set()
         return len(loaded)
+
+    def _choose(self) -> dict[str, str]:
+        """Attempts to load now, each with its session: as many as their sockets have room for."""
+        chosen: dict[str, str] = {}
+        for session_id, attempts in list(self._to_load.items()):
+            socket = self._sockets.get(session_id)
+            if socket is None or socket.gone:
+                del self._to_load[session_id]  # The end of the session gives the leases back.
+            elif socket.session.closed_to_work:
+                for attempt_id in list(attempts):
+                    self._wait_no_more(session_id, attempt_id)
+                    socket.give_back(attempt_id)
+            else:
+                room = socket.room_bytes // wire.JSON_BYTES_MAX
+                if not room or socket.session.phase is not Phase.READY:
+                    socket.hold_back(self.load_due)
+                    continue
+                part = islice(attempts, min(room, _LOADS_MAX - len(chosen)))
+                chosen.update(dict.fromkeys(part, session_id))
+                if len(chosen) == _LOADS_MAX:
+                    # Whoever was served goes behind the others.
+                    self._to_load[session_id] = self._to_load.pop(session_id)
+                    break
+        return chosen
 
     async def find_unsent(self, redis_unwell: bool) -> int:
         """The slow twin: leases of our sessions that never reached us through the stream."""
@@ -153,11 +182,8 @@ class Outlet:
         """What became of a session or an attempt of ours, for its socket to know."""
         socket = self._sockets.get(notice.session_id)
         match notice:
-            case Cancelled(_, attempt_id, _) if self._to_load.get(attempt_id) == notice.session_id:
-                # It waits for its payload, and goes nowhere.
-                del self._to_load[attempt_id]
-                if socket is not None:
-                    socket.session.release(attempt_id)
+            case Cancelled(session_id, attempt_id, _) if self._is_waiting(session_id, attempt_id):
+                self._drop(session_id, attempt_id)  # It is not even loaded, and goes nowhere.
             case _ if socket is None:
                 pass
             case Cancelled(_, attempt_id, reason):
@@ -175,15 +201,39 @@ class Outlet:
         return not self._sent_by_twin or assignment.attempt_id not in self._sent_by_twin
 
     def _hand_over(self, socket: WorkerSocket, assignments: list[Assignment]) -> None:
-        small = [assignment for assignment in assignments if assignment.task]
-        if small:
-            socket.assign(small)
-        if len(small) < len(assignments):
-            for assignment in assignments:
-                if not assignment.task:
-                    self._load_later(socket, assignment.attempt_id)
+        room = socket.room_bytes
+        fitting = []
+        for assignment in assignments:
+            size = len(assignment.task)
+            room -= size + limits.ASSIGN_ITEM_BYTES
+            if size and room >= 0:
+                fitting.append(assignment)
+            else:
+                self._load_later(socket, assignment.attempt_id)
+        if fitting:
+            socket.assign(fitting)
 
     def _load_later(self, socket: WorkerSocket, attempt_id: str) -> None:
-        socket.session.reserve(attempt_id, asyncio.get_running_loop().time())
-        self._to_load[attempt_id] = socket.session.session_id
+        session = socket.session
+        session.reserve(attempt_id, asyncio.get_running_loop().time())
+        self._to_load.setdefault(session.session_id, {})[attempt_id] = None
         self.load_due.set()
+
+    def _is_waiting(self, session_id: str, attempt_id: str) -> bool:
+        return attempt_id in self._to_load.get(session_id, ())
+
+    def _wait_no_more(self, session_id: str, attempt_id: str) -> None:
+        attempts = self._to_load.get(session_id, {})
+        attempts.pop(attempt_id, None)
+        if attempts or self._to_load.pop(session_id, None) is None:
+            return
+        socket = self._sockets.get(session_id)
+        if socket is not None:
+            socket.caught_up()
+
+    def _drop(self, session_id: str, attempt_id: str) -> None:
+        """An assignment that will not come: its slot is free."""
+        self._wait_no_more(session_id, attempt_id)
+        socket = self._sockets.get(session_id)
+        if socket is not None:
+            socket.release(attempt_id)

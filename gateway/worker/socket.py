@@ -68,6 +68,7 @@ class WorkerSocket:
         self._writer: asyncio.Task[bool] | None = None
         self._writing_since: float | None = None
         self._full_since: float | None = None
+        self._room_due: asyncio.Event | None = None
         self._registering: asyncio.Task[None] | None = None
         self._opening = False
         self._was_open = False
@@ -130,6 +131,26 @@ class WorkerSocket:
         """Hand claimed tasks to the worker; never the same attempt twice."""
         self._act(self.session.assigned(assignments, self._loop.time()))
         self._hints.level_used(self)
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be assigned now without the queue growing long (R-158)."""
+        if self._is_full() or self._out_bytes > limits.ASSIGN_QUEUE_BYTES_LOW:
+            return 0
+        return limits.ASSIGN_QUEUE_BYTES_MAX - self._out_bytes
+
+    def hold_back(self, room_due: asyncio.Event) -> None:
+        """Assignments wait for room: no further dispatch until `caught_up`, and once there is room
+        the event is set. Waiting for long is closed as a full queue is (R-158)."""
+        self._room_due = room_due
+        if self._full_since is None and self.session.phase is Phase.READY:
+            self._full_since = self._loop.time()
+            self._hints.level_changed(self)
+
+    def caught_up(self) -> None:
+        """Nothing waits for room any more."""
+        self._room_due = None
+        self._note_drained()
 
     def cancel(self, attempt_id: str, reason: Intent) -> None:
         """An attempt of this session is not wanted any more."""
@@ -309,9 +330,16 @@ class WorkerSocket:
             except OSError:  # the peer is gone
                 return False
             self._writing_since = None
-            if self._full_since is not None and not self._is_full():
-                self._full_since = None
-                self._hints.level_changed(self)
+            self._note_drained()
+
+    def _note_drained(self) -> None:
+        """Full no more? While assignments wait for room, only an empty queue says so: the reader
+        has then done its part, and it is the store that is waited for."""
+        is_awaited = self._room_due is not None and len(self._out) > 0
+        if self._full_since is None or self._is_full() or is_awaited:
+            return
+        self._full_since = None
+        self._hints.level_changed(self)
 
     async def _write_burst(self, out: deque[bytes | Close]) -> bool:
         """Write what waits now, at most a full queue of it; True after a close."""
@@ -329,6 +357,8 @@ class WorkerSocket:
             if failpoints.armed and not await failpoints.passes("gateway.frame.before"):
                 continue
             await self._write({"type": "websocket.send", "text": item.decode()})
+            if self._room_due is not None and self.room_bytes:
+                self._room_due.set()
             if failpoints.armed:
                 await failpoints.reach("gateway.frame.after")
         return False

@@ -381,7 +381,7 @@ async def test_a_large_assignment_that_was_cancelled_is_not_handed_over(
         session = gateway.node.sockets[worker.session_id].session
         outlet = gateway.node.outlet
         session.reserve(won[0].attempt_id, asyncio.get_running_loop().time())
-        outlet._to_load[won[0].attempt_id] = worker.session_id
+        outlet._to_load[worker.session_id] = {won[0].attempt_id: None}
         assert session.held == 1
         answer = await do(http, f"/v1/tasks/{task_id}:cancel", {"reason": "x"})
         assert answer.status_code == 200
