@@ -25,8 +25,10 @@ class Register(msgspec.Struct, frozen=True):
 
 
 class Declare(msgspec.Struct, frozen=True):
-    """Give a capacity command to its lane; then call `capacity_answered`, in order."""
+    """Give a capacity command to its lane; then call `capacity_answered` with this and the answer.
+    One that the lane refuses is answered before those that it has."""
 
+    message_id: str
     command: SetCapacity
 
 

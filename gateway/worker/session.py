@@ -12,7 +12,6 @@ drain was asked for (INV-15) or twice for one attempt; `free` is the declared ca
 attempts that this connection holds (INV-12).
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, TypeAlias, assert_never
@@ -77,14 +76,14 @@ class Session:
         self._hello_id: str | None = None
         self._node_draining = False
         self._bad_frames = 0
-        self._capacity_asked: deque[tuple[str, bool]] = deque()
+        self._capacity_asked = 0
         self._drains_asked = 0
         self._early: list[Assignment] = []
 
     @property
     def open_commands(self) -> int:
         """Commands given to the lanes and not yet answered."""
-        return self.attempts.open_commands + len(self._capacity_asked)
+        return self.attempts.open_commands + self._capacity_asked
 
     # --- what the socket brings ----------------------------------------------------------------
 
@@ -169,17 +168,17 @@ class Session:
 
     def _declare(self, request: Declaration) -> Actions:
         body = request.body
-        self._capacity_asked.append((request.message_id, body.drain))
+        self._capacity_asked += 1
         # From here on nothing is assigned, however late the store answers (INV-15).
         self._drains_asked += body.drain
-        return [
-            Declare(SetCapacity(self.session_id, int(body.sequence), body.capacity, body.drain))
-        ]
+        command = SetCapacity(self.session_id, int(body.sequence), body.capacity, body.drain)
+        return [Declare(request.message_id, command)]
 
-    def capacity_answered(self, outcome: CapacityOutcome | Refused) -> Actions:
-        """The store's word on the oldest capacity update still unanswered."""
-        message_id, drain = self._capacity_asked.popleft()
-        self._drains_asked -= drain
+    def capacity_answered(self, asked: Declare, outcome: CapacityOutcome | Refused) -> Actions:
+        """What became of a capacity update."""
+        message_id = asked.message_id
+        self._capacity_asked -= 1
+        self._drains_asked -= asked.command.drain
         if isinstance(outcome, Refused):
             return self._answer_error(outcome.code, message_id)
         if outcome.code != "ok":

@@ -216,8 +216,9 @@ class WorkerSocket:
             elif isinstance(action, Close):
                 self._queue(action)
             elif isinstance(action, Declare):
-                if not self._commands.capacity.offer(action.command, self._declared):
-                    self._declared(action.command, Refused(ErrorCode.RATE_LIMITED))
+                declared = partial(self._declared, action)
+                if not self._commands.capacity.offer(action.command, declared):
+                    declared(action.command, Refused(ErrorCode.RATE_LIMITED))
             elif isinstance(action, Return):
                 self._commands.give_back.offer(action.command, _ignore)
             elif isinstance(action, Register):
@@ -274,8 +275,10 @@ class WorkerSocket:
         freed, gathering.freed = gathering.freed, False
         self._answered(level_changed=freed)
 
-    def _declared(self, _command: SetCapacity, outcome: CapacityOutcome | Refused) -> None:
-        self._act(self.session.capacity_answered(outcome))
+    def _declared(
+        self, asked: Declare, _command: SetCapacity, outcome: CapacityOutcome | Refused
+    ) -> None:
+        self._act(self.session.capacity_answered(asked, outcome))
         self._answered(level_changed=True)
 
     def _answered(self, *, level_changed: bool) -> None:

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
 PAYLOAD_CHARS = 200 * 1024
 GROWTH_MAX = 96 * 1024 * 1024
-"""256 payloads of 200 KiB are 50 MiB. The gateway reads for one socket what that has room for, 2 MiB
-at once, as rows, as JSON and as frames; the submissions on their way cost more."""
+"""256 payloads of 200 KiB are 50 MiB. The gateway reads for one socket what that has room for, 2
+MiB at once, as rows, as JSON and as frames; the submissions on their way cost more."""
 
 
 async def test_a_slow_reader_of_256_large_assignments_hurts_nobody(patient: Stage) -> None:

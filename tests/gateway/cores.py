@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.lanes import Refused
-from gateway.worker.actions import Action, Send
+from gateway.worker.actions import Action, Declare, Send
 from gateway.worker.attempts import Ask, Command
 from gateway.worker.dialect import Dialect
 from gateway.worker.dialect_v1 import DialectV1
@@ -104,6 +104,13 @@ def opened(code: str = "ok", draining: bool = False) -> SessionOutcome:
     if code != "ok":
         return SessionOutcome(code, None, None, None, NOW, None, None)
     return SessionOutcome("ok", 7, draining, NOW + timedelta(hours=1), NOW, None, None)
+
+
+def declares(session: Session, text: str) -> Declare:
+    """A capacity update, as the session asks for it."""
+    (declare,) = session.on_text(text, 0.0)
+    assert isinstance(declare, Declare)
+    return declare
 
 
 def declared(slots: int, draining: bool = False, code: str = "ok") -> CapacityOutcome:

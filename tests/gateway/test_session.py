@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gateway import limits
-from gateway.lanes import UNAVAILABLE
-from gateway.worker.actions import Close, Declare, Register, Return
+from gateway.lanes import UNAVAILABLE, Refused
+from gateway.worker.actions import Close, Register, Return
 from gateway.worker.attempts import Ask
 from gateway.worker.dialect import Operation
 from gateway.worker.session import Phase
@@ -24,6 +24,7 @@ from tests.gateway.cores import (
     capacity,
     command,
     declared,
+    declares,
     done,
     finish,
     frame,
@@ -236,38 +237,52 @@ def test_a_binary_message_is_no_part_of_the_protocol() -> None:
 def test_a_capacity_update_is_acknowledged_with_a_welcome_body() -> None:
     """R-040, OP-29."""
     session = ready_session()
-    (declare,) = session.on_text(frame("worker.capacity", capacity(9, 2), 510), 0.0)
-    assert isinstance(declare, Declare)
+    declare = declares(session, frame("worker.capacity", capacity(9, 2), 510))
     assert declare.command == SetCapacity(SESSION, 9, 2, False)
     assert session.free == 4
-    (ack,) = sent(session.capacity_answered(declared(2)))
+    (ack,) = sent(session.capacity_answered(declare, declared(2)))
     assert (ack["type"], ack["reply_to"]) == ("ack", an_id(510))
     assert ack["body"]["session_id"] == SESSION
     assert session.free == 2
 
 
-def test_capacity_updates_are_answered_in_their_order() -> None:
+def test_each_capacity_update_gets_its_own_answer() -> None:
+    """R-117: a lane at its bound refuses the later one before the earlier one is answered."""
     session = ready_session()
-    session.on_text(frame("worker.capacity", capacity(1, 2), 511), 0.0)
-    session.on_text(frame("worker.capacity", capacity(1, 3), 512), 0.0)
-    (ack,) = sent(session.capacity_answered(declared(2)))
-    (stale,) = sent(session.capacity_answered(declared(2, code="stale_sequence")))
+    first = declares(session, frame("worker.capacity", capacity(1, 2), 511))
+    second = declares(session, frame("worker.capacity", capacity(1, 3), 512))
+    (stale,) = sent(session.capacity_answered(second, declared(2, code="stale_sequence")))
+    (ack,) = sent(session.capacity_answered(first, declared(2)))
     assert (ack["reply_to"], stale["reply_to"]) == (an_id(511), an_id(512))
     assert stale["error"]["code"] == "stale_sequence"
     assert session.capacity == 2
 
 
+def test_a_refused_update_lifts_no_drain_that_is_still_to_be_answered() -> None:
+    """INV-15: what is refused is the update, not the drain before it."""
+    session = ready_session()
+    drain = declares(session, frame("worker.capacity", capacity(1, 4, drain=True), 511))
+    later = declares(session, frame("worker.capacity", capacity(2, 4), 512))
+    (refusal,) = sent(session.capacity_answered(later, Refused(ErrorCode.RATE_LIMITED)))
+    assert (refusal["error"]["code"], refusal["reply_to"]) == ("rate_limited", an_id(512))
+    assert session.closed_to_work
+    assert session.free == 0
+    (ack,) = sent(session.capacity_answered(drain, declared(4, draining=True)))
+    assert (ack["reply_to"], ack["body"]["draining"]) == (an_id(511), True)
+    assert session.closed_to_work
+
+
 def test_nothing_is_assigned_from_the_moment_a_drain_is_asked_for() -> None:
     """INV-15, B-10: also while the store has not answered yet."""
     session = ready_session()
-    session.on_text(frame("worker.capacity", capacity(1, 4, drain=True), 513), 0.0)
+    drain = declares(session, frame("worker.capacity", capacity(1, 4, drain=True), 513))
     assert session.free == 0
     given_back = Return(ReturnLease(an_id(900), SESSION))
     assert session.assigned([assignment()], 0.0) == [given_back]
-    (ack,) = sent(session.capacity_answered(declared(4, draining=True)))
+    (ack,) = sent(session.capacity_answered(drain, declared(4, draining=True)))
     assert ack["body"]["draining"] is True
-    session.on_text(frame("worker.capacity", capacity(2, 8), 514), 0.0)
-    (ack,) = sent(session.capacity_answered(declared(8, draining=True)))
+    later = declares(session, frame("worker.capacity", capacity(2, 8), 514))
+    (ack,) = sent(session.capacity_answered(later, declared(8, draining=True)))
     assert ack["body"]["draining"] is True
     assert session.assigned([assignment()], 0.0) == [given_back]
     assert session.free == 0
@@ -275,8 +290,8 @@ def test_nothing_is_assigned_from_the_moment_a_drain_is_asked_for() -> None:
 
 def test_a_drain_the_store_refuses_as_stale_changes_nothing() -> None:
     session = ready_session()
-    session.on_text(frame("worker.capacity", capacity(1, 4, drain=True), 515), 0.0)
-    session.capacity_answered(declared(4, code="stale_sequence"))
+    drain = declares(session, frame("worker.capacity", capacity(1, 4, drain=True), 515))
+    session.capacity_answered(drain, declared(4, code="stale_sequence"))
     assert session.free == 4
     assert len(sent(session.assigned([assignment()], 0.0))) == 1
 
@@ -386,8 +401,8 @@ def test_a_draining_node_says_so_and_takes_nothing_more() -> None:
     session.drain_node()
     assert session.free == 0
     assert session.assigned([assignment(901)], 0.0) == [Return(ReturnLease(an_id(901), SESSION))]
-    session.on_text(frame("worker.capacity", capacity(1), 520), 0.0)
-    (ack,) = sent(session.capacity_answered(declared(4)))
+    declare = declares(session, frame("worker.capacity", capacity(1), 520))
+    (ack,) = sent(session.capacity_answered(declare, declared(4)))
     assert ack["body"]["draining"] is True
     (ask,) = session.on_text(frame("task.finish", finish(), 521), 0.0)
     assert isinstance(ask, Ask)
@@ -425,9 +440,9 @@ def test_a_hello_that_never_comes_ends_with_4408() -> None:
 def test_outcomes_after_the_end_are_not_sent() -> None:
     session = ready_session()
     (ask,) = session.on_text(frame("task.start", ref(), 522), 0.0)
-    session.on_text(frame("worker.capacity", capacity(1), 523), 0.0)
+    declare = declares(session, frame("worker.capacity", capacity(1), 523))
     session.ended()
     assert isinstance(ask, Ask)
     assert answered(session, ask, done(), 0.0) == []
-    assert session.capacity_answered(declared(4)) == ()
+    assert session.capacity_answered(declare, declared(4)) == ()
     assert session.open_commands == 0

@@ -114,7 +114,7 @@ class AnyInput(RuleBasedStateMachine):
         self.session = new_session(self.version)
         self.now = 0.0
         self.asked: list[tuple[Ask, int]] = []
-        self.declared = 0
+        self.declared: list[Declare] = []
         self.registering = False
         self.closed = False
         self.given: set[str] = set()
@@ -132,7 +132,7 @@ class AnyInput(RuleBasedStateMachine):
             if isinstance(action, Ask):
                 self.asked += [(action, place) for place in range(len(action.commands))]
             elif isinstance(action, Declare):
-                self.declared += 1
+                self.declared.append(action)
             elif isinstance(action, Register):
                 self.registering = True
             elif isinstance(action, Close):
@@ -176,10 +176,15 @@ class AnyInput(RuleBasedStateMachine):
         self.carry_out(answered(self.session, ask, outcome, self.now, item))
 
     @precondition(lambda self: self.declared)
-    @rule(slots=st.integers(0, 256), code=st.one_of(st.just("ok"), CODES), drain=st.booleans())
-    def capacity_is_answered(self, slots: int, code: str, drain: bool) -> None:
-        self.declared -= 1
-        self.carry_out(self.session.capacity_answered(declared(slots, drain, code)))
+    @rule(
+        slots=st.integers(0, 256),
+        code=st.one_of(st.just("ok"), CODES),
+        drain=st.booleans(),
+        data=st.data(),
+    )
+    def capacity_is_answered(self, slots: int, code: str, drain: bool, data: st.DataObject) -> None:
+        asked = self.declared.pop(data.draw(st.integers(0, len(self.declared) - 1)))
+        self.carry_out(self.session.capacity_answered(asked, declared(slots, drain, code)))
 
     @rule(attempt=st.integers(900, 960))
     def assignment_arrives(self, attempt: int) -> None:
@@ -211,7 +216,7 @@ class AnyInput(RuleBasedStateMachine):
     def figures_are_within_their_bounds(self) -> None:
         session = self.session
         assert 0 <= session.free <= session.capacity <= 256
-        assert session.open_commands == len(self.asked) + self.declared
+        assert session.open_commands == len(self.asked) + len(self.declared)
         if session.phase is not Phase.READY:
             assert session.free == 0
         if self.closed:

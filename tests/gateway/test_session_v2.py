@@ -21,6 +21,7 @@ from tests.gateway.cores import (
     batch,
     capacity,
     declared,
+    declares,
     done,
     finish,
     frame,
@@ -212,7 +213,7 @@ def test_a_node_that_leaves_says_so_at_once(session: Session) -> None:
 
 
 def test_a_level_is_answered_as_in_v1(session: Session) -> None:
-    session.on_text(frame("worker.capacity", capacity(1, 2), 510, version="2"), 0.0)
-    (ack,) = sent(session.capacity_answered(declared(2)), "2")
+    declare = declares(session, frame("worker.capacity", capacity(1, 2), 510, version="2"))
+    (ack,) = sent(session.capacity_answered(declare, declared(2)), "2")
     assert (ack["reply_to"], ack["body"]["session_id"]) == (an_id(510), SESSION)
     assert session.free == 2

@@ -8,6 +8,7 @@ is one request past the sockets as a gateway serves it, `Parcel` the same as a w
 
 import hashlib
 from base64 import urlsafe_b64encode
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
@@ -194,6 +195,7 @@ class ServerCore:
         self._port = port
         self._version = version
         self._asked: dict[int, tuple[Gathering, int]] = {}
+        self._declared: deque[actions.Declare] = deque()
         self._session = Session(
             version.of_server,
             session_id=session_id,
@@ -256,7 +258,7 @@ class ServerCore:
         self._act(self._session.attempt_answered(gathering, place, command, outcome, now))
 
     def declared(self, outcome: CapacityOutcome | Refused) -> None:
-        self._act(self._session.capacity_answered(outcome))
+        self._act(self._session.capacity_answered(self._declared.popleft(), outcome))
 
     def opened(self, outcome: SessionOutcome, now: float) -> None:
         self._act(self._session.opened(outcome, now))
@@ -304,6 +306,7 @@ class ServerCore:
                     self._asked[id(command)] = (action.gathering, place)
                     port.ask(action.gathering.operation, command)
             elif isinstance(action, actions.Declare):
+                self._declared.append(action)
                 port.declare(action.command)
             elif isinstance(action, actions.Register):
                 port.register(self._registration(action.hello))
