@@ -90,7 +90,6 @@ class Node:
         self._beaten = False
         self._fault: str | None = "the database has not been reached yet"
         self._version_checked_at = float("-inf")
-        self._sessions_checked_at = time.monotonic()
         self._bus_beats = True
         watch(self.registry, self.commands, self.sockets, self.connections)
         watch_paths(self.registry, self.outlet, self.stream)
@@ -136,6 +135,7 @@ class Node:
             loop("levels-again", hints.repeat_levels),
             loop("notices", hints.send_notices, wake=hints.notice_due),
             loop("sweep", self._sweep, limits.SWEEP_INTERVAL_S),
+            loop("sessions", self._check_sessions, limits.SESSION_CHECK_INTERVAL_S),
             loop("credentials", self._check_credentials, limits.SWEEP_INTERVAL_S),
         ]
 
@@ -217,28 +217,41 @@ class Node:
         self._beat_at = time.monotonic()
         given_up = not known and self._beaten
         self._beaten = True
-        if given_up or now - self._sessions_checked_at > limits.SESSION_CHECK_INTERVAL_S:
-            self._sessions_checked_at = now
+        if given_up:
             await self._check_sessions()
         return 1
 
-    async def _check_sessions(self) -> None:
+    async def _check_sessions(self) -> int:
         """Agree with the store on the open sessions of this node.
 
-        A socket whose session is closed there is ended. A session without a socket here comes from
-        a hello that was committed after its connection had given up; while this node beats, nobody
-        else would close it, and dispatchers would go on granting to it.
+        A socket whose session is closed there is ended, for the reason that the store has: a notice
+        that it was superseded may be lost, or never sent (OP-13). A session without a socket here
+        comes from a hello that was committed after its connection had given up; while this node
+        beats, nobody else would close it, and dispatchers would go on granting to it.
         """
+        if not self.calls.is_open:
+            return 0
         ours = [socket for socket in self.sockets.values() if socket.session.phase is Phase.READY]
         still_open = await self.calls.run(
             Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.sessions_of_node, self.node_id
         )
         open_ids = set(still_open)
-        for socket in ours:
-            if socket.session.session_id not in open_ids:
-                socket.end(ErrorCode.SESSION_EXPIRED)
+        closed = [socket for socket in ours if socket.session.session_id not in open_ids]
+        if closed:
+            superseded = await self.calls.run(
+                Pool.BACKGROUND,
+                limits.CALL_TIMEOUT_S,
+                dispatch.superseded_sessions,
+                [socket.session.session_id for socket in closed],
+            )
+            for socket in closed:
+                was_superseded = socket.session.session_id in superseded
+                socket.end(
+                    ErrorCode.SESSION_SUPERSEDED if was_superseded else ErrorCode.SESSION_EXPIRED
+                )
         for session_id in open_ids - self.sockets.keys():
             self.commands.close.offer(CloseSession(session_id, "disconnected"), _ignore)
+        return len(ours)
 
     async def _beat_bus(self) -> int:
         try:

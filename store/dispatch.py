@@ -40,6 +40,8 @@ WHERE r.task_id = ANY ($1) AND r.available_at <= clock_timestamp()
 
 SESSIONS_OF_NODE = "SELECT s.id FROM session s WHERE s.node_id = $1 AND s.closed_at IS NULL"
 
+SUPERSEDED = "SELECT s.id FROM session s WHERE s.id = ANY ($1) AND s.close_reason = 'superseded'"
+
 ACTIVE_QUEUES = "SELECT DISTINCT queue_id FROM session WHERE closed_at IS NULL"
 
 
@@ -256,6 +258,11 @@ async def sessions_of_node(connection: Connection, node_id: str) -> list[str]:
     """The open sessions of a node."""
     rows = await connection.fetch(SESSIONS_OF_NODE, node_id)
     return [row[0] for row in rows]
+
+
+async def superseded_sessions(connection: Connection, session_ids: Sequence[str]) -> set[str]:
+    """Those of these sessions that a newer one of their instance has closed (OP-13)."""
+    return {row[0] for row in await connection.fetch(SUPERSEDED, list(session_ids))}
 
 
 async def active_queues(connection: Connection) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from orbit_sdk.protocol.limits import FRAME_BYTES_MAX
+from runtime import failpoints
 from store.bus import Bus
 from store.messages import entry_order
 from store.pool import Pools
@@ -143,6 +144,45 @@ async def test_the_newest_hello_wins_across_nodes(
         worker_on(other, app, hello=False, **_identity(old)) as new,
     ):
         await new.hello()
+        assert (await old.receive())["error"]["code"] == "session_superseded"
+        assert await old.closed() == 4409
+
+
+async def test_a_lost_notice_that_it_was_superseded_has_a_twin(
+    gateway: Gateway,
+    app: App,
+    database_url: str,
+    redis_url: str,
+    cluster_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """OP-13, OP-07: what the store keeps is found by the old node itself, with the same code."""
+    async with (
+        running_gateway(database_url, Bus(redis_url, cluster_name)) as other,
+        worker_on(gateway, app) as old,
+        worker_on(other, app, hello=False, **_identity(old)) as new,
+    ):
+        monkeypatch.setattr(other.node.hints, "notify", lambda _node_id, _notice: None)
+        await new.hello()
+        assert (await old.receive())["error"]["code"] == "session_superseded"
+        assert await old.closed() == 4409
+        body = {"sequence": "1", "capacity": 1, "drain": False}
+        assert (await new.ask("worker.capacity", body))["type"] == "ack"
+
+
+async def test_a_hello_whose_commit_was_unknown_still_ends_the_older_session(
+    gateway: Gateway, app: App
+) -> None:
+    """OP-13: sent again it is a repeat, whose answer no longer names the session it replaced."""
+    async with (
+        worker_on(gateway, app) as old,
+        worker_on(gateway, app, hello=False, **_identity(old)) as new,
+    ):
+        failpoints.arm(failpoints.read_failpoints("gateway.open_sessions.after=drop@1", 1))
+        try:
+            assert (await new.hello())["type"] == "worker.welcome"
+        finally:
+            failpoints.arm([])
         assert (await old.receive())["error"]["code"] == "session_superseded"
         assert await old.closed() == 4409
 

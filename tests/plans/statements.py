@@ -10,6 +10,7 @@ from store.dispatch import (
     ACTIVE_QUEUES,
     DUE_OF_TASKS,
     SESSIONS_OF_NODE,
+    SUPERSEDED,
     UNSENT_LEASES,
 )
 from tests.plans.large import LARGE, Places
@@ -247,6 +248,7 @@ async def _sessions(connection: "asyncpg.Connection[Any]", places: Places) -> li
         Call("unsent leases", UNSENT_LEASES, (nodes[0], 1000, 30_000), 2 * LARGE.leases),
         Call("holders of ended attempts", "SELECT * FROM ended_holders_v1($1)", (ended,)),
         Call("sessions of a node", SESSIONS_OF_NODE, (nodes[0],), 2 * LARGE.instances),
+        Call("superseded sessions", SUPERSEDED, (sessions,)),
         Call("active queues", ACTIVE_QUEUES, (), 2 * LARGE.instances),
         Call("reap nodes", "SELECT * FROM reap_nodes_v1($1)", (3_600_000,), 2 * LARGE.instances),
     ]

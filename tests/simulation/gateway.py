@@ -186,12 +186,14 @@ class Node:
     def _check_sessions(self) -> None:
         """Agree with the store on which sessions are open here."""
         ours = [socket for socket in self.sockets.values() if socket.core.is_ready]
-        still_open = self.cluster.store.sessions_of(self.id)
+        store = self.cluster.store
+        still_open = store.sessions_of(self.id)
 
         def compare() -> None:
             for socket in ours:
                 if socket.core.id not in still_open:
-                    socket.end("session_expired")
+                    superseded = socket.core.id in store.superseded
+                    socket.end("session_superseded" if superseded else "session_expired")
             for session_id in still_open - self.sockets.keys():
                 self.close_in_store(session_id)
 

@@ -58,6 +58,8 @@ class Store:
         self.homes: dict[str, str] = {}
         """The node of each session."""
         self._granted: dict[str, int] = {}
+        self.superseded: set[str] = set()
+        """Sessions that a newer hello of their instance has closed."""
         self._hashes: dict[tuple[str, str], bytes] = {}
         self._secrets: dict[str, bytes] = {}
         """Of the instances, hashed."""
@@ -118,6 +120,8 @@ class Store:
             )
             self.homes[session.id] = command.node_id
             self._secrets.setdefault(command.instance_id, command.secret_hash)
+            if former is not None:
+                self.superseded.add(former.id)
             self.judge.opened(session.id, command.instance_id, command.capacity)
         elif session.closed:
             code = "session_superseded"
