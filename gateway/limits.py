@@ -76,6 +76,11 @@ SESSIONS_MAX: Final = 20_000
 SESSION_COMMANDS_MAX: Final = 1024
 """Unanswered commands of one session: four a slot of the largest capacity. Then `rate_limited`."""
 
+HELD_COMMANDS_MAX: Final = 4
+"""Unanswered commands of one kind for one attempt that came past the sockets: as many a slot as a
+session may have. An attempt is proven by its lease's secret, so no caller has more by other names;
+its requests may be given up while their commands still wait. Then `rate_limited`, item by item."""
+
 SEND_FRAMES_MAX: Final = 4096
 SEND_BYTES_MAX: Final = 16 * 1024 * 1024
 """Hard bound of a send queue, acks included: at it the session is closed as `slow_consumer`."""
@@ -192,6 +197,7 @@ DRAIN_FLUSH_S: Final = 5.0
 
 assert 2 * (CALL_SHARE + WAIT_SHARE) <= 0.9
 assert 2 * CALL_SHARE + WAIT_SHARE + FINISH_WAIT_SHARE + GATE_SHARE <= 1.0
+assert HELD_COMMANDS_MAX * wire.CAPACITY_MAX <= SESSION_COMMANDS_MAX
 assert wire.SEND_QUEUE_FRAMES_MAX < SEND_FRAMES_MAX
 assert ASSIGN_QUEUE_BYTES_LOW < ASSIGN_QUEUE_BYTES_MAX < wire.SEND_QUEUE_BYTES_MAX < SEND_BYTES_MAX
 assert wire.JSON_BYTES_MAX <= ASSIGN_QUEUE_BYTES_MAX - ASSIGN_QUEUE_BYTES_LOW

@@ -42,6 +42,8 @@ class HeldResource:
         self._commands = commands
         self._calls = calls
         self._ring = ring
+        self._open: dict[tuple[Operation, str], int] = {}
+        """Commands given to the lanes and not yet answered, by kind and attempt."""
 
     async def renew(self, request: Request) -> Answer:
         """Renew leases that an instance holds, past its socket."""
@@ -79,7 +81,8 @@ class HeldResource:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def reply_to(index: int) -> Callable[[Command, CommandOutcome | Refused], None]:
-            def reply(_command: Command, outcome: CommandOutcome | Refused) -> None:
+            def reply(command: Command, outcome: CommandOutcome | Refused) -> None:
+                self._leave(operation, command.attempt_id)
                 items.answered(index, outcome)
                 if not items.missing and not done.done():
                     done.set_result(None)
@@ -87,7 +90,10 @@ class HeldResource:
             return reply
 
         for index, command in items.commands.items():
-            if not lane.offer(command, reply_to(index)):
+            if not self._enter(operation, command.attempt_id):
+                items.answered(index, Refused(ErrorCode.RATE_LIMITED))
+            elif not lane.offer(command, reply_to(index)):
+                self._leave(operation, command.attempt_id)
                 items.answered(index, Refused(ErrorCode.RATE_LIMITED))
         if items.missing:
             try:
@@ -95,3 +101,16 @@ class HeldResource:
                     await done
             except TimeoutError:
                 pass
+
+    def _enter(self, operation: Operation, attempt_id: str) -> bool:
+        """Count one more command of this attempt, unless it has too many."""
+        count = self._open.get((operation, attempt_id), 0)
+        if count >= limits.HELD_COMMANDS_MAX:
+            return False
+        self._open[operation, attempt_id] = count + 1
+        return True
+
+    def _leave(self, operation: Operation, attempt_id: str) -> None:
+        count = self._open.pop((operation, attempt_id)) - 1
+        if count:
+            self._open[operation, attempt_id] = count

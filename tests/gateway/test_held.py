@@ -1,12 +1,15 @@
 """Renewals and reports over HTTP: one operation whichever way it came, and of nobody else."""
 
+import asyncio
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway import limits
 from gateway.hints import HasLevel
+from gateway.worker.dialect import Operation
 from store.bus import Bus
 from store.pool import Pools
 from tests.gateway.harness import (
@@ -207,6 +210,38 @@ async def test_two_items_of_one_attempt_are_judged_one_after_the_other(
         )
     assert first["receipt"]["disposition"] == "APPLIED"
     assert second["receipt"]["disposition"] == "EVIDENCE_ONLY"
+
+
+async def test_an_attempt_has_a_few_open_commands_and_costs_nobody_else_a_place(
+    gateway: Gateway, app: App, http: httpx.AsyncClient, dispatcher: Dispatcher, pools: Pools
+) -> None:
+    """INV-20, INV-37: repeats by hundreds, whose requests nobody waits for any more."""
+
+    def crowd(ref: dict[str, str]) -> list[dict[str, object]]:
+        return [item(ref) for _ in range(256)]
+
+    lane = gateway.node.commands.attempts[Operation.RENEW]
+    async with worker_on(gateway, app) as worker:
+        wild, calm = await running(http, dispatcher, worker, 2)
+        async with pools.background.acquire() as blocker, blocker.transaction():
+            await blocker.execute(
+                "SELECT 1 FROM lease WHERE attempt_id = $1 FOR UPDATE", wild["attempt_id"]
+            )
+            first = asyncio.create_task(ask(http, RENEW, worker, *crowd(wild)))
+            await eventually(lambda: lane.open > 0)
+            for _ in range(20):
+                again = await ask(http, RENEW, worker, *crowd(wild))
+                assert {result["error"]["code"] for result in again} == {"rate_limited"}
+                assert {result["status"] for result in again} == {429}
+            assert lane.open == limits.HELD_COMMANDS_MAX
+            [kept] = await ask(http, RENEW, worker, item(calm))
+            assert kept["lease"]["active"] is True
+        found = [result["status"] for result in await first]
+        assert found.count(429) == 256 - limits.HELD_COMMANDS_MAX
+        await eventually(lambda: lane.open == 0)
+        # Answered, it has its places again.
+        [kept] = await ask(http, RENEW, worker, item(wild))
+        assert kept["lease"]["active"] is True
 
 
 @pytest.mark.parametrize(
