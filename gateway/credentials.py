@@ -1,8 +1,8 @@
 """Who is calling: bearer credentials, checked against what the store keeps of them (OP-51).
 
 A credential is written `orbit_<key id, 16 hex>_<43 characters of base64url>`; the store keeps the
-SHA-256 of the secret's 32 bytes. One found in the store is believed for a few seconds, so a revoked
-one dies within that time, and never past its own end (OP-15). No credential text leaves this
+SHA-256 of the secret's 32 bytes. One found in the store is believed for a second at most, less when
+a notice of its revocation comes, and never past its own end (OP-15). No credential text leaves this
 module.
 """
 
@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import re
 from base64 import urlsafe_b64decode
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -83,9 +84,19 @@ class Credentials:
         """Ask the store anew about every credential."""
         self._known.forget()
 
-    async def is_valid(self, key_id: str) -> bool:
-        """Whether a credential proven before still holds."""
-        return await self._known.get(key_id) is not None
+    def doubt(self, key_id: str) -> None:
+        """Ask the store anew about this one: it is said to be revoked."""
+        self._known.drop(key_id)
+
+    async def refused(self, key_ids: Sequence[str]) -> set[str]:
+        """Those of these proven credentials that hold no more, by the store and not by memory."""
+        if not key_ids:
+            return set()
+        valid = await self._calls.read(queries.valid_credentials, key_ids)
+        refused = set(key_ids) - valid
+        for key_id in refused:
+            self._known.drop(key_id)
+        return refused
 
     async def _read(self, key_id: str) -> queries.Credential | None:
         found = await self._calls.read(queries.find_credential, key_id)

@@ -47,6 +47,11 @@ class ExpiringCache(Generic[K, V]):
         """Drop every value, so that each is read again."""
         self._entries.clear()
 
+    def drop(self, key: K) -> None:
+        """Drop one value; a read of it that is under way answers its askers and is not kept."""
+        self._entries.pop(key, None)
+        self._reading.pop(key, None)
+
     async def get(self, key: K) -> V | None:
         """The value, read if it is unknown or too old. Raises what the read raises."""
         value = self.peek(key)
@@ -56,7 +61,7 @@ class ExpiringCache(Generic[K, V]):
         if task is None:
             task = asyncio.ensure_future(self._fill(key))
             self._reading[key] = task
-            task.add_done_callback(lambda _: self._reading.pop(key, None))
+            task.add_done_callback(lambda done: self._read_ended(key, done))
         # One caller's cancellation must not fail the others (INV-38).
         return await asyncio.shield(task)
 
@@ -64,6 +69,8 @@ class ExpiringCache(Generic[K, V]):
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         value = await self._read(key)
+        if self._reading.get(key) is not asyncio.current_task():
+            return value
         self._entries.pop(key, None)
         if value is not None:
             good_until = min(clock() + self._ttl_s, asked_at + self._left_s(value))
@@ -71,3 +78,7 @@ class ExpiringCache(Generic[K, V]):
             while len(self._entries) > self._entries_max:
                 del self._entries[next(iter(self._entries))]
         return value
+
+    def _read_ended(self, key: K, task: asyncio.Task[V | None]) -> None:
+        if self._reading.get(key) is task:
+            del self._reading[key]

@@ -100,8 +100,9 @@ LEASE_SLACK_MS: Final = 1_000
 
 # --- caches ------------------------------------------------------------------------------------
 
-CREDENTIAL_TTL_S: Final = 3.0
-"""How long a credential found in the store is believed. A revoked one dies within it."""
+CREDENTIAL_TTL_S: Final = 1.0
+"""How long a credential found in the store is believed: a read a second for each in use. A revoked
+one is refused within it even if its notice is lost (OP-15); its sessions end by the next sweep."""
 
 CREDENTIALS_MAX: Final = 4096
 QUEUE_TTL_S: Final = 30.0

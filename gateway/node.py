@@ -75,7 +75,9 @@ class Node:
             lambda last: bus.reader("node", self.node_id, after=last),
             lambda: bus.probe_node(self.node_id),
         )
-        self.outlet: Final = Outlet(self.sockets, self.calls, self.stream, self.node_id, lease_ms)
+        self.outlet: Final = Outlet(
+            self.sockets, self.calls, self.stream, self.node_id, lease_ms, revoked=self._doubt
+        )
         self.hints: Final = Hints(bus, lambda: self.outlet.seen)
         self.commands: Final = Commands(
             self.calls,
@@ -85,6 +87,7 @@ class Node:
         )
         self.credentials: Final = Credentials(self.calls)
         self.catalog: Final = Catalog(self.calls)
+        self._credentials_due = asyncio.Event()
         self._beat_interval_s = min(beat_interval_s, limits.BEAT_INTERVAL_MAX_S)
         self._beat_at = float("-inf")
         self._beaten = False
@@ -136,7 +139,12 @@ class Node:
             loop("notices", hints.send_notices, wake=hints.notice_due),
             loop("sweep", self._sweep, limits.SWEEP_INTERVAL_S),
             loop("sessions", self._check_sessions, limits.SESSION_CHECK_INTERVAL_S),
-            loop("credentials", self._check_credentials, limits.SWEEP_INTERVAL_S),
+            loop(
+                "credentials",
+                self._check_credentials,
+                limits.SWEEP_INTERVAL_S,
+                wake=self._credentials_due,
+            ),
         ]
 
     @staticmethod
@@ -270,14 +278,17 @@ class Node:
 
     async def _check_credentials(self) -> int:
         """End the sessions of credentials that were revoked or have expired (OP-15)."""
-        by_key: dict[str, list[WorkerSocket]] = {}
-        for socket in self.connections:
-            by_key.setdefault(socket.key_id, []).append(socket)
-        for key_id, sockets in by_key.items():
-            if not await self.credentials.is_valid(key_id):
-                for socket in sockets:
-                    socket.end(ErrorCode.SESSION_EXPIRED)
-        return len(by_key)
+        keys = list({socket.key_id for socket in self.connections})
+        refused = await self.credentials.refused(keys)
+        if refused:
+            for socket in [each for each in self.connections if each.key_id in refused]:
+                socket.end(ErrorCode.SESSION_EXPIRED)
+        return len(keys)
+
+    def _doubt(self, key_id: str) -> None:
+        """A credential is said to be revoked: a hint, so the store is asked, and at once."""
+        self.credentials.doubt(key_id)
+        self._credentials_due.set()
 
     # --- sessions ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from store.messages import (
     Levels,
     Message,
     Notice,
+    Revoked,
     Wake,
     encode_message,
 )
@@ -91,6 +92,15 @@ class Bus:
         """Tell gateways, by node id, what became of sessions and attempts of theirs."""
         entries = [(self._node_key(node_id), notice) for node_id, notice in notices]
         await self._append(entries, NODE_ENTRIES_MAX)
+
+    async def revoke(self, key_id: str) -> int:
+        """Tell every gateway that a credential was revoked; returns how many there are."""
+        nodes = await self.live_nodes("gateway", NODE_FORGET_MS)
+        entries: list[tuple[str, Message]] = [
+            (self._node_key(node_id), Revoked(key_id)) for node_id in nodes
+        ]
+        await self._append(entries, NODE_ENTRIES_MAX)
+        return len(nodes)
 
     async def beat(self, kind: NodeKind, node_id: str) -> None:
         """Say that a node lives, stamped by the clock of Redis."""

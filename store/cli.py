@@ -1,7 +1,7 @@
 """`orbit migrate` and `orbit app`: what an operator does to the database itself.
 
 Both read ORBIT_DATABASE_URL (or `--database-url`). A credential is printed once, when it is made;
-the database keeps only its hash.
+the database keeps only its hash. A revocation is committed first; then the gateways are told.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import secrets
 import sys
 import time
 from collections.abc import Coroutine
+from datetime import datetime
 from typing import Any, TypeVar
 
 import asyncpg
 import click
 
 from orbit_sdk.protocol.ids import new_id
+from orbit_sdk.protocol.times import time_text
 from store import pool, queries
+from store.bus import Bus, BusUnavailable
 from store.migrate import MigrationError, check_version
 from store.migrate import migrate as apply_migrations
 
@@ -122,6 +126,65 @@ def create_app(
     click.echo(f"scopes       {', '.join(scopes)}")
     click.echo(f"credential   {credential}")
     click.echo("The credential is shown this once. Set it as ORBIT_CREDENTIAL.", err=True)
+
+
+@app.command("revoke")
+@click.argument("key_id")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--redis-url", envvar="ORBIT_REDIS_URL",
+              help="Redis of the cluster, to tell the gateways at once.")  # fmt: skip
+@click.option("--cluster", envvar="ORBIT_CLUSTER", default="orbit", show_default=True,
+              help="The cluster's name in Redis.")  # fmt: skip
+@database_option
+def revoke(
+    key_id: str, as_json: bool, redis_url: str | None, cluster: str, database_url: str
+) -> None:
+    """Revoke the credential KEY_ID, once and for all.
+
+    KEY_ID is the part of a credential between its two underscores. Its sessions end and nothing
+    more is accepted with it: at once where Redis brings the notice, within two seconds elsewhere.
+
+    Example: orbit app revoke 0123456789abcdef
+    """
+    if re.fullmatch(r"[0-9a-f]{16}", key_id) is None:
+        # Not repeated in the message: it may be a whole credential.
+        raise click.UsageError("a key id has 16 characters, 0-9 and a-f")
+    found = _run(_revoke(database_url, key_id))
+    if found is None:
+        click.echo(f"orbit: no credential has the key id {key_id}", err=True)
+        sys.exit(EXIT_FAILED)
+    name, revoked_at = found
+    told = None if redis_url is None else asyncio.run(_tell_gateways(redis_url, cluster, key_id))
+    if as_json:
+        at = time_text(revoked_at)
+        done = {"key_id": key_id, "name": name, "revoked_at": at, "gateways_told": told}
+        click.echo(json.dumps(done))
+    else:
+        click.echo(f"orbit: {key_id} of application {name} is revoked")
+    if told is None:
+        click.echo("The gateways were not told by Redis; they see it within two seconds.", err=True)
+
+
+async def _revoke(dsn: str, key_id: str) -> tuple[str, datetime] | None:
+    connection = await pool.connect(dsn)
+    try:
+        reason = await check_version(connection)
+        if reason is not None:
+            raise MigrationError(reason)
+        return await queries.revoke_credential(connection, key_id)
+    finally:
+        await connection.close()
+
+
+async def _tell_gateways(redis_url: str, cluster: str, key_id: str) -> int | None:
+    """How many gateways were told; None when Redis did not take it."""
+    bus = Bus(redis_url, cluster)
+    try:
+        return await bus.revoke(key_id)
+    except BusUnavailable:
+        return None
+    finally:
+        await bus.close()
 
 
 async def _create(

@@ -14,6 +14,7 @@ from store.dispatch import Assignment, Intent
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$", max_length=32)]
 EntryId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$", max_length=41)]
+KeyId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$", max_length=16)]
 RouteId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Slots = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
@@ -78,8 +79,14 @@ class Over(msgspec.Struct, frozen=True, array_like=True, tag="over"):
     attempt_id: Id
 
 
+class Revoked(msgspec.Struct, frozen=True, array_like=True, tag="revoked"):
+    """A credential was revoked: whoever believes it is to ask the store."""
+
+    key_id: KeyId
+
+
 Notice = Superseded | Cancelled | Over
-NodeMessage = Assigned | Notice
+NodeMessage = Assigned | Notice | Revoked
 Message = Wake | Levels | NodeMessage
 
 _encoder = msgspec.msgpack.Encoder()

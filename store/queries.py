@@ -114,6 +114,45 @@ async def find_credential(connection: Connection, key_id: str) -> Credential | N
     return Credential(row[0], row[1], row[2], frozenset(row[3]), queue_ids, *row[5:])
 
 
+async def valid_credentials(connection: Connection, key_ids: Sequence[str]) -> set[str]:
+    """Those of these key ids that are neither revoked nor expired."""
+    rows = await connection.fetch(
+        "SELECT key_id FROM credential WHERE key_id = ANY ($1) AND revoked_at IS NULL"
+        " AND (expires_at IS NULL OR expires_at > clock_timestamp())",
+        list(key_ids),
+    )
+    return {row[0] for row in rows}
+
+
+async def revoke_credential(connection: Connection, key_id: str) -> tuple[str, datetime] | None:
+    """Revoke a credential once and for all; a repeat changes nothing.
+
+    The name of its application and when it was revoked; None when there is no such credential.
+    """
+    async with connection.transaction():
+        found = await connection.fetchrow(
+            "SELECT c.namespace_id, n.name, c.revoked_at FROM credential c"
+            " JOIN namespace n ON n.id = c.namespace_id WHERE c.key_id = $1 FOR UPDATE OF c",
+            key_id,
+        )
+        if found is None:
+            return None
+        namespace_id, name, revoked_at = found
+        if revoked_at is None:
+            revoked_at = await connection.fetchval(
+                "UPDATE credential SET revoked_at = clock_timestamp() WHERE key_id = $1"
+                " RETURNING revoked_at",
+                key_id,
+            )
+            await connection.execute(
+                "INSERT INTO audit (namespace_id, actor, action, resource)"
+                " VALUES ($1, 'operator', 'credential.revoke', $2)",
+                namespace_id,
+                key_id,
+            )
+    return name, revoked_at
+
+
 async def create_app(
     connection: Connection,
     namespace_id: str,

@@ -8,7 +8,7 @@ it has room for (R-158): the rest waits as bare ids until it has written, and is
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -22,7 +22,7 @@ from runtime import failpoints
 from store import dispatch
 from store.bus import BusUnavailable
 from store.dispatch import Assignment
-from store.messages import NOTHING_SEEN, Assigned, Cancelled, Notice, Over, Superseded
+from store.messages import NOTHING_SEEN, Assigned, Cancelled, Notice, Over, Revoked, Superseded
 from store.proven_reader import ProvenReader
 
 _LOADS_MAX: Final = 100
@@ -42,13 +42,17 @@ class Outlet:
         reader: ProvenReader,
         node_id: str,
         lease_ms: int,
+        *,
+        revoked: Callable[[str], None],
     ) -> None:
-        """`lease_ms`: how long a session remembers, at the least, what it was given."""
+        """`lease_ms`: how long a session remembers, at the least, what it was given. `revoked`
+        hears of credentials that are said to hold no more."""
         self._sockets = sockets
         self._calls = calls
         self._reader = reader
         self._node_id = node_id
         self._lease_ms = lease_ms
+        self._revoked = revoked
         self._to_load: dict[str, dict[str, None]] = {}  # session → attempts; the next one first
         self._sent_by_twin: dict[str, None] = {}
         self._asked_at = float("-inf")
@@ -87,6 +91,8 @@ class Outlet:
         for _, message in entries:
             if isinstance(message, Notice):
                 self.heed(message)
+            elif isinstance(message, Revoked):
+                self._revoked(message.key_id)
         self.seen = entries[-1][0]
         handed = sum(map(len, given.values()))
         self.by_stream += handed

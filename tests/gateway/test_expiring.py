@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.expiring import ExpiringCache
+from tests.gateway.harness import eventually
 
 
 class Source:
@@ -86,3 +87,28 @@ async def test_a_failed_read_is_the_askers_and_is_not_kept() -> None:
         with pytest.raises(OSError, match="away"):
             await cache.get("broken")
     assert source.reads == ["broken", "broken"]
+
+
+async def test_a_dropped_value_is_read_again_and_a_read_under_way_is_not_kept() -> None:
+    """OP-15: a read that began before a revocation must not bring the credential back."""
+    source = Source()
+    source.values["a"] = "1"
+    cache = ExpiringCache(source, ttl_s=60, entries_max=10)
+    source.gate.clear()
+    old = asyncio.ensure_future(cache.get("a"))
+    await eventually(lambda: len(source.reads) == 1)
+    cache.drop("a")
+    new = asyncio.ensure_future(cache.get("a"))
+    await eventually(lambda: len(source.reads) == 2)
+    source.gate.set()
+    assert [await old, await new] == ["1", "1"]
+    assert cache.peek("a") == "1"  # of the later read
+    cache.drop("a")
+    assert cache.peek("a") is None
+    source.gate.clear()
+    late = asyncio.ensure_future(cache.get("a"))
+    await eventually(lambda: len(source.reads) == 3)
+    cache.drop("a")
+    source.gate.set()
+    assert await late == "1"
+    assert cache.peek("a") is None
