@@ -103,9 +103,9 @@ BAD_FRAMES_MAX: Final = 8
 
 HELLO_TIMEOUT_S: Final = 5
 PING_INTERVAL_S: Final = 20
-READ_IDLE_S: Final = 60
 WRITE_DEADLINE_S: Final = 10
-"""Connection timers: a hello is one round trip; three missed pings make a dead link."""
+"""Connection timers: a hello is one round trip. A pong is owed before the next ping is due, so a
+dead link is found within two intervals, well before the 60 s that a silent one may last."""
 
 SEND_QUEUE_FRAMES_MAX: Final = 64
 SEND_QUEUE_BYTES_MAX: Final = 4 * 1_048_576
@@ -117,4 +117,5 @@ assert NUMBER_CHARS_MAX < DECIMAL_CHARS_MAX
 assert JSON_BYTES_MAX < HTTP_BODY_BYTES_MAX < BATCH_BODY_BYTES_MAX
 assert YEAR_END + DELAY_MS_MAX // (365 * 86_400_000) + 1 < 9999
 assert FRAME_ITEMS_MAX >= CAPACITY_MAX
-assert HELLO_TIMEOUT_S < PING_INTERVAL_S < READ_IDLE_S
+assert HELLO_TIMEOUT_S < PING_INTERVAL_S
+assert 2 * PING_INTERVAL_S < 60
