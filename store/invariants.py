@@ -204,12 +204,12 @@ INVARIANTS: tuple[Invariant, ...] = (
         # while it waited, a retry or a review by a person.
         "SELECT k.task_id FROM (SELECT task_id, revision FROM ready"
         " UNION ALL SELECT task_id, revision FROM lease UNION ALL SELECT id, revision"
-        " FROM task WHERE state IS NOT NULL) k WHERE k.revision <>"
-        " 1 + (SELECT count(*) FROM event e WHERE e.resource_type = 'task'"
-        " AND e.resource_id = k.task_id AND e.attempt_id IS NULL)"
-        " + (SELECT coalesce(sum(1 + g.started::integer + g.over::integer"
-        f" + (g.started AND g.intent IS NOT NULL)::integer), 0) FROM ({_GRANTS}) g"
-        " WHERE g.task_id = k.task_id)",
+        " FROM task WHERE state IS NOT NULL) k LEFT JOIN (SELECT resource_id, count(*) AS number"
+        " FROM event WHERE resource_type = 'task' AND attempt_id IS NULL GROUP BY resource_id) e"
+        " ON e.resource_id = k.task_id LEFT JOIN (SELECT task_id, sum(1 + g.started::integer"
+        " + g.over::integer + (g.started AND g.intent IS NOT NULL)::integer) AS number"
+        f" FROM ({_GRANTS}) g GROUP BY task_id) g ON g.task_id = k.task_id"
+        " WHERE k.revision <> 1 + coalesce(e.number, 0) + coalesce(g.number, 0)",
     ),
 )
 

@@ -59,7 +59,14 @@ async def test_the_twin_asks_often_enough(
     loop = SimpleNamespace(Event=asyncio.Event, get_running_loop=lambda: clock)
     monkeypatch.setattr(outlet_module, "asyncio", loop)
     reader = SimpleNamespace(is_deaf=False)
-    twin = Outlet({}, calls, reader, "1" * 32, 30_000)  # type: ignore[arg-type]
+    twin = Outlet(
+        {},
+        calls,  # type: ignore[arg-type]
+        reader,  # type: ignore[arg-type]
+        "1" * 32,
+        30_000,
+        revoked=lambda _key_id: None,
+    )
     (tick_s,) = (one.interval_s for one in gateway.node._loops() if one.name == "unsent-leases")
     for _ in range(1_000):
         await twin.find_unsent(unwell)
