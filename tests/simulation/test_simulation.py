@@ -48,7 +48,7 @@ def test_seeds_reach_what_they_are_for() -> None:
     report them past the sockets."""
     states: set[str] = set()
     resumed = lapses = leases_lost = evidence = renewed_past = reported_past = 0
-    for seed in range(60):
+    for seed in range(120):
         run = Simulation(seed)
         run.run()
         states |= {attempt.state for attempt in run.model.attempts.values()}
