@@ -18,6 +18,7 @@ from gateway import limits
 from gateway.gate import Gate
 from gateway.lanes import Lane, Order
 from gateway.store_calls import Pool, StoreCalls, is_passing
+from gateway.unproven import Unproven
 from gateway.worker.dialect import Operation
 from orbit_sdk.protocol.states import TaskState
 from store import commands as store
@@ -44,6 +45,7 @@ class Commands:
         order = Order()
         self._calls = calls
         self._lease_s = lease_s
+        self.unproven: Final = Unproven()
         self._gate = Gate(limits.LEASE_CALLS, limits.GATE_SHARE * lease_s)
         self._given_back = given_back
         self._tell = tell
@@ -217,7 +219,11 @@ class Commands:
                     # A failure, or a lease found over by this call. A repeat too: the first answer
                     # may be lost, and the hint with it.
                     self.tried_again.offer(item.task_id, _ignore)
-                if item.instance is not None and outcome.settled and outcome.code == "ok":
+                if item.instance is None:
+                    continue
+                if outcome.code == "attempt_not_found":
+                    self.unproven.note(item.instance.instance_id, item.attempt_id)
+                elif outcome.settled and outcome.code == "ok":
                     self.ended_past.offer(item.attempt_id, _ignore)
             return outcomes
 

@@ -45,7 +45,12 @@ class _Figures(Collector):
         sessions = GaugeMetricFamily(
             "orbit_gateway_sessions", "Registered worker sessions.", len(self._sessions)
         )
-        return [waiting, stuck, answered, batches, sockets, sessions]
+        unproven = CounterMetricFamily(
+            "orbit_gateway_unproven_commands",
+            "Commands for an attempt that their sender could not prove to hold.",
+        )
+        unproven.add_metric([], self._commands.unproven.count)
+        return [waiting, stuck, answered, batches, sockets, sessions, unproven]
 
 
 class _Paths(Collector):

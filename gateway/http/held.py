@@ -61,6 +61,8 @@ class HeldResource:
             if index % _ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)
             items.read(raw)
+        for attempt_id in items.unproven:
+            self._commands.unproven.note(body.instance_id, attempt_id)
         if items.commands and not await self._reaches(grant, items.proof):
             items.refuse_all(ErrorCode.ATTEMPT_NOT_FOUND)
         await self._ask(operation, items)

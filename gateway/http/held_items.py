@@ -46,6 +46,8 @@ class HeldItems:
         """By the place of its item, what is to be asked of the store."""
         self.missing = 0
         """Commands without an answer so far."""
+        self.unproven: list[str] = []
+        """Attempts for which there was no valid proof."""
         secret_hash = hashlib.sha256(body.instance_secret.encode()).digest()
         self.proof = InstanceProof(body.instance_id, secret_hash)
         self._is_report = operation is Operation.FINISH
@@ -65,6 +67,7 @@ class HeldItems:
             return
         if not self._ring.verify(item.attempt_id, item.epoch, item.lease_secret):
             self._found.append(_refused(index, ErrorCode.ATTEMPT_NOT_FOUND))
+            self.unproven.append(item.attempt_id)
             return
         self._found.append(None)
         self.commands[index] = self._command(item)

@@ -49,7 +49,14 @@ class Ask(msgspec.Struct, frozen=True):
 class Attempts:
     """Who holds what here. `gate_id` is that of the session's queue, once it is known."""
 
-    def __init__(self, session_id: str, namespace_id: str, ring: KeyRing, hold_s: float) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        namespace_id: str,
+        ring: KeyRing,
+        hold_s: float,
+        unproven: Callable[[str], None],
+    ) -> None:
         self.gate_id = 0
         self.slots = Slots(hold_s)
         self.open_commands = 0
@@ -57,6 +64,7 @@ class Attempts:
         self._session_id = session_id
         self._namespace_id = namespace_id
         self._ring = ring
+        self._unproven = unproven
 
     def ask(self, batch: Batch, now: float) -> Ask:
         """The commands of a frame; an item without a valid proof is answered here (INV-21)."""
@@ -70,6 +78,7 @@ class Attempts:
             ref = item.ref if isinstance(item, FinishItem) else item
             if not self._proves(ref):
                 results[place] = ErrorCode.ATTEMPT_NOT_FOUND
+                self._unproven(ref.attempt_id)
                 continue
             if operation is Operation.RESUME:
                 # Counted as held from here on, so that no twin takes it for one never handed over.

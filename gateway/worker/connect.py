@@ -4,6 +4,7 @@ Authenticate, negotiate the protocol, then accept. Whatever fails before the upg
 answer in the API's envelope (OP-07): 401, 403, 400 without the right subprotocol, 503.
 """
 
+from functools import partial
 from typing import Final
 
 from starlette.requests import HTTPConnection
@@ -69,13 +70,15 @@ class WorkerEndpoint:
 
     async def _serve(self, grant: Grant, dialect: Dialect, receive: Receive, send: Send) -> None:
         node = self._node
+        session_id = node.ids.next()
         session = Session(
             dialect,
-            session_id=node.ids.next(),
+            session_id=session_id,
             namespace_id=grant.namespace_id,
             ring=node.ring,
             lease_ms=node.lease_ms,
             next_id=node.ids.next,
+            unproven=partial(node.commands.unproven.note, session_id),
         )
         registrar = Registrar(
             grant,

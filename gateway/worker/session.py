@@ -60,14 +60,16 @@ class Session:
         ring: KeyRing,
         lease_ms: int,
         next_id: Callable[[], str],
+        unproven: Callable[[str], None] = lambda _attempt_id: None,
     ) -> None:
+        """`unproven` hears of attempts for which the peer gave no valid proof (OP-22)."""
         self.session_id: Final = session_id
         self.namespace_id: Final = namespace_id
         self.phase = Phase.AWAITING_HELLO
         self.draining = False
         self.capacity = 0
         self.attempts: Final = Attempts(
-            session_id, namespace_id, ring, (lease_ms + limits.LEASE_SLACK_MS) / 1000
+            session_id, namespace_id, ring, (lease_ms + limits.LEASE_SLACK_MS) / 1000, unproven
         )
         self._dialect = dialect
         self._slots = self.attempts.slots

@@ -269,3 +269,29 @@ async def test_it_needs_the_permission_to_work(gateway: Gateway, pools: Pools) -
         assert (await http.post(FINISH, json={})).status_code == 403
     async with httpx.AsyncClient(base_url=gateway.url) as http:
         assert (await http.post(FINISH, json={})).status_code == 401
+
+
+async def test_who_proves_nothing_leaves_a_line_and_no_row(
+    gateway: Gateway,
+    http: httpx.AsyncClient,
+    app: App,
+    dispatcher: Dispatcher,
+    pools: Pools,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """OP-22: by a wrong lease secret over either way, or a wrong secret of the instance."""
+    async with worker_on(gateway, app) as worker:
+        (ref,) = await running(http, dispatcher, worker)
+        forged = ref | {"lease_secret": new_secret()}
+        assert (await worker.ask("task.renew", forged))["error"]["code"] == "attempt_not_found"
+        (wrong,) = await ask(http, RENEW, worker, item(forged))
+        (foreign,) = await ask(http, RENEW, worker, item(ref), instance_secret=new_secret())
+        assert {wrong["status"], foreign["status"]} == {404}
+    unproven = gateway.node.commands.unproven
+    assert unproven.count == 3
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "attempt_not_proven" in one]
+    assert worker.session_id in line
+    assert ref["attempt_id"] in line
+    assert forged["lease_secret"] not in line
+    assert await pools.background.fetchval("SELECT count(*) FROM evidence") == 0
+    assert "orbit_gateway_unproven_commands_total 3.0" in (await http.get("/metrics")).text
