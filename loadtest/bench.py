@@ -2,7 +2,8 @@
 
 (a) the SQL functions alone; (b) full lives over WebSockets, in v1 and in v2, with HTTP batch
 submission, through one and two gateways, in turns that go the other way each time, so that neither
-has the emptier tables; (c) the time from a submission's answer to its assignment at a fixed rate.
+has the emptier tables; (c) the time from a submission's answer to its assignment at a fixed rate;
+(d) the time from a cancel request until the worker, which runs the task, is told of it.
 Prints a summary and writes `loadtest/results/<date>-<commit>.json` with commit, machine, settings.
 """
 
@@ -138,6 +139,9 @@ def _lives(args: argparse.Namespace, gateways: int) -> dict[str, Any]:
         for protocol in args.protocol:
             late = _swarm(cluster, credential, "latency", [*rate, "--protocol", protocol])
             found[protocol]["latency"] = late
+        if "v2" in args.protocol:
+            paced = ["--rate", str(args.cancel_rate), "--seconds", "8", "--protocol", "v2"]
+            found["cancel"] = _swarm(cluster, credential, "cancel", paced)
         if gateways == args.gateways[0]:
             found["sql"] = asyncio.run(_sql(cluster.database_url, args.sql_rounds))
         return found
@@ -174,12 +178,19 @@ def _print(report: dict[str, Any]) -> None:
     print("(c) from the submission's answer to the assignment, single submissions, open loop")
     for run in report["runs"]:
         for protocol in protocols:
-            late = run[protocol]["latency"]
-            print(
-                f"    {run['gateways']} gateway(s)   {protocol}   {late['rate_per_s']:.0f} tasks/s"
-                f"   p50 {late['p50_ms']:.2f}  p90 {late['p90_ms']:.2f}  p99 {late['p99_ms']:.2f}"
-                f"  max {late['max_ms']:.2f} ms"
-            )
+            _print_times(run["gateways"], protocol, run[protocol]["latency"])
+    if "v2" in protocols:
+        print("(d) from the cancel request to task.cancel at a worker of another gateway, if any")
+        for run in report["runs"]:
+            _print_times(run["gateways"], "v2", run["cancel"])
+
+
+def _print_times(gateways: int, protocol: str, times: dict[str, Any]) -> None:
+    print(
+        f"    {gateways} gateway(s)   {protocol}   {times['rate_per_s']:.0f} a second"
+        f"   p50 {times['p50_ms']:.2f}  p90 {times['p90_ms']:.2f}  p99 {times['p99_ms']:.2f}"
+        f"  max {times['max_ms']:.2f} ms"
+    )
 
 
 def _print_throughput(
@@ -216,6 +227,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="tasks a second of part (c)")
     parser.add_argument("--gateways", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--protocol", choices=("v1", "v2"), nargs="+", default=["v1", "v2"])
+    parser.add_argument("--cancel-rate", type=float, default=100.0, help="cancels a second of (d)")
     parser.add_argument("--turns", type=int, default=2, help="windows of (b) for each protocol")
     parser.add_argument("--sql-rounds", type=int, default=200, help="batches of part (a)")
     parser.add_argument("--output", type=Path, help="where to write the report")

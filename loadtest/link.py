@@ -37,6 +37,7 @@ class _Result(msgspec.Struct, gc=False):
 
 class _Body(msgspec.Struct):
     session_id: str = ""
+    task_id: str = ""
     attempt_id: str = ""
     epoch: str = ""
     lease_secret: str = ""
@@ -210,9 +211,11 @@ class LinkV2(WorkerLink):
             if good:
                 self._finish(transport, good)
 
-    def _finish(self, transport: WSTransport, good: list[tuple[str, str]]) -> None:
+    def _finish(
+        self, transport: WSTransport, good: list[tuple[str, str]], end: str = '"SUCCEEDED"'
+    ) -> None:
         items = [
-            f'{{"message_id":"{self._message_id()}","ref":{{{ref},"outcome":"SUCCEEDED",'
+            f'{{"message_id":"{self._message_id()}","ref":{{{ref},"outcome":{end},'
             f'"result":{{"n":{self._count}}}}}'
             for _, ref in good
         ]
@@ -227,6 +230,45 @@ class LinkV2(WorkerLink):
         message_id = self._message_id()
         self._waiting[message_id] = asked
         self._send(transport, kind, message_id, f'{{"items":[{",".join(items)}]}}')
+
+
+class HoldingLink(LinkV2):
+    """Runs whatever it is given until it is told to stop, and then confirms that.
+
+    `on_running(task_id)` hears of each confirmed start, `on_stopped(task_id, at)` of each
+    task.cancel; `tasks` are those between the two.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        on_running: Callable[[str], None],
+        on_stopped: Callable[[str, float], object],
+    ) -> None:
+        super().__init__(*args)
+        self._on_running = on_running
+        self._on_stopped = on_stopped
+        self._held: dict[str, str] = {}
+
+    @property
+    def tasks(self) -> list[str]:
+        """Those that were started and not told to stop."""
+        return list(self._held)
+
+    def _heard(self, transport: WSTransport, kind: str, reply_to: str, body: _Body) -> None:
+        if kind != "task.cancel":
+            super()._heard(transport, kind, reply_to, body)
+            return
+        self._on_stopped(body.task_id, time.monotonic())
+        ref = self._held.pop(body.task_id, None)
+        if ref is not None:
+            stopped = [(body.task_id, ref)]
+            super()._finish(transport, stopped, '"CANCELLED","error_code":"cancelled"')
+
+    def _finish(self, transport: WSTransport, good: list[tuple[str, str]], end: str = "") -> None:
+        for task_id, ref in good:
+            self._held[task_id] = ref
+            self._on_running(task_id)
 
 
 LINKS: dict[str, type[WorkerLink]] = {"v1": LinkV1, "v2": LinkV2}

@@ -2,7 +2,9 @@
 
 `throughput` keeps a bounded backlog by batch submission and counts finished lives in a window after
 a warm-up. `latency` submits single tasks at a fixed rate, open loop, and measures from the
-submission's answer to the assignment's arrival. Prints one JSON object.
+submission's answer to the assignment's arrival. `cancel` lets v2 workers run tasks, takes them back
+one by one at a fixed rate, open loop, through the gateway that does not have the socket where there
+are two, and measures from the request to the arrival of task.cancel. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import picows
 import uvloop
 
 from loadtest.http_pipe import HttpPipe
-from loadtest.link import LINKS, WorkerLink
+from loadtest.link import LINKS, HoldingLink, WorkerLink
 
 HANDLER = "bench.noop"
 BATCH_TASKS = 500
@@ -42,6 +44,10 @@ class Tally:
     early: set[str] = field(default_factory=set)
     acked_at: dict[str, float] = field(default_factory=dict)
     assigned_at: dict[str, float] = field(default_factory=dict)
+    wanted: int = 0
+    running: set[str] = field(default_factory=set)
+    all_run: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped_at: dict[str, float] = field(default_factory=dict)
     timed: bool = False
     drained: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -60,6 +66,12 @@ class Tally:
         """Note the first assignment of a task."""
         if self.timed:
             self.assigned_at.setdefault(task_id, at)
+
+    def run(self, task_id: str) -> None:
+        """Note that a task which is to be cancelled runs."""
+        self.running.add(task_id)
+        if len(self.running) == self.wanted:
+            self.all_run.set()
 
     def finish(self, task_id: str) -> None:
         """Note an acknowledged finish; a second one of the same task counts as doubled."""
@@ -115,7 +127,13 @@ async def _connect(args: argparse.Namespace, tally: Tally) -> list[WorkerLink]:
     links = []
     for number in range(args.workers):
         url = args.url[number % len(args.url)].replace("http", "ws", 1) + "/v1/worker/connect"
-        link = LINKS[args.protocol](queue_id, HANDLER, args.capacity, tally.assign, tally.finish)
+        told = (queue_id, HANDLER, args.capacity, tally.assign, tally.finish)
+        link: WorkerLink
+        if args.mode == "cancel":
+            stopped = tally.stopped_at.setdefault
+            link = HoldingLink(*told, on_running=tally.run, on_stopped=stopped)
+        else:
+            link = LINKS[args.protocol](*told)
         await picows.ws_connect(
             functools.partial(_same, link),
             url,
@@ -198,19 +216,69 @@ async def latency(args: argparse.Namespace, tally: Tally) -> dict[str, object]:
         for task, acked in tally.acked_at.items()
         if acked >= window and task in tally.assigned_at
     )
+    return _spread(args.rate, waits)
+
+
+def _spread(rate: float, waits_ms: list[float]) -> dict[str, object]:
+    count = len(waits_ms)
     return {
-        "rate_per_s": args.rate,
-        "count": len(waits),
-        **{f"p{p}_ms": waits[min(len(waits) - 1, len(waits) * p // 100)] for p in (50, 90, 99)},
-        "max_ms": waits[-1],
+        "rate_per_s": rate,
+        "count": count,
+        **{f"p{p}_ms": waits_ms[min(count - 1, count * p // 100)] for p in (50, 90, 99)},
+        "max_ms": waits_ms[-1],
     }
+
+
+async def cancel(
+    args: argparse.Namespace, tally: Tally, links: list[WorkerLink]
+) -> dict[str, object]:
+    """Milliseconds from a cancel request to the frame that tells the worker of it."""
+    held = [link for link in links if isinstance(link, HoldingLink)]
+    pipes = [HttpPipe(url, args.credential, 64) for url in args.url]
+    tally.wanted = min(int(args.seconds * args.rate), args.workers * args.capacity)
+    for start in range(0, tally.wanted, BATCH_TASKS):
+        await _submit_batch(pipes[0], tally, min(BATCH_TASKS, tally.wanted - start))
+    async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        await tally.all_run.wait()
+    home = {task: number for number, link in enumerate(held) for task in link.tasks}
+    asked_at: dict[str, float] = {}
+
+    async def one(task_id: str) -> None:
+        # One further than the gateway that has the socket: with one gateway, the same.
+        pipe = pipes[(home[task_id] + 1) % len(pipes)]
+        head = f"Idempotency-Key: {secrets.token_hex(16)}\r\n"
+        asked_at[task_id] = time.monotonic()
+        path = f"/v1/tasks/{task_id}:cancel"
+        status, answer = await pipe.request("POST", path, b'{"reason":"bench"}', head)
+        if status not in (200, 202):
+            raise RuntimeError(f"cancel answered {status}: {answer[:300]!r}")
+
+    print("window-open", flush=True)
+    begin = time.monotonic()
+    async with asyncio.TaskGroup() as jobs:
+        for number, task_id in enumerate(home):
+            wait = begin + number / args.rate - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            jobs.create_task(one(task_id))
+    await _settle(tally)
+    print("window-closed", flush=True)
+    waits = sorted(
+        (tally.stopped_at[task] - at) * 1000
+        for task, at in asked_at.items()
+        if task in tally.stopped_at
+    )
+    return _spread(args.rate, waits)
 
 
 async def run(args: argparse.Namespace) -> dict[str, object]:
     """Connect the workers, run the chosen mode, check that nothing was lost."""
     tally = Tally()
     links = await _connect(args, tally)
-    result = await (latency if args.mode == "latency" else throughput)(args, tally)
+    if args.mode == "cancel":
+        result = await cancel(args, tally, links)
+    else:
+        result = await (latency if args.mode == "latency" else throughput)(args, tally)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     errors: dict[str, int] = {}
     for link in links:
@@ -231,7 +299,7 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     """Parse the command line of a swarm process and print its result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("throughput", "latency"))
+    parser.add_argument("mode", choices=("throughput", "latency", "cancel"))
     parser.add_argument("--url", action="append", required=True)
     parser.add_argument("--credential", required=True)
     parser.add_argument("--protocol", choices=sorted(LINKS), default="v2")
