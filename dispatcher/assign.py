@@ -29,7 +29,13 @@ from runtime.loops import Loop
 from store.bus import Bus, BusUnavailable
 from store.dispatch import Assignment, ClaimPair, claim_tasks, load_sessions, peek_ready
 
-STORE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, BusUnavailable)
+STORE_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that was cut in the middle of a call
+    OSError,
+    BusUnavailable,
+)
 """What an absent or restarting store raises; expected, and retried by the loops."""
 
 ROUND_INTERVAL_S = 1.0  # the loop's own safety net; rounds are started by hints
