@@ -11,6 +11,8 @@ Promises, for each lane:
 - a batch whose connection died is sent again as it was: receipts make that harmless;
 - a batch that fails as a whole is retried by halves until the guilty command stands alone, and
   only that one is answered `internal`;
+- a command that has waited for longer than its patience is answered `unavailable`, and not carried
+  out later, when nobody waits for it any more;
 - two commands with the same order key never overlap, whatever their lanes: the later one waits for
   the earlier answer;
 - a repeat of an operation that is still under way here is no second call: it gets the same answer.
@@ -251,7 +253,10 @@ class Lane(Generic[C, O]):
                 self._leave_queue()
                 await sleeper
                 continue
+            self._drop_late_queued(time.monotonic())
             batch = [queue.popleft() for _ in range(min(len(queue), limits.BATCH_COMMANDS_MAX))]
+            if not batch:
+                continue
             self._calls[runner] = self._began = time.monotonic()
             try:
                 await self._settle(batch)
@@ -330,12 +335,16 @@ class Lane(Generic[C, O]):
             # A session that cannot take its answer must not stop the lane (INV-39).
             log.error("reply_failed", lane=self.name, **facts_of(error))
 
-    def _drop_late(self, batch: list[Entry[C, O]]) -> list[Entry[C, O]]:
-        """Answer `unavailable` to what has waited too long, in this batch and in the queue."""
-        now = time.monotonic()
+    def _drop_late_queued(self, now: float) -> None:
+        """Nobody waits for these any more, so the store is spared them."""
         queue = self._queue
         while queue and queue[0][2] <= now:
             self._answer(queue.popleft(), UNAVAILABLE)
+
+    def _drop_late(self, batch: list[Entry[C, O]]) -> list[Entry[C, O]]:
+        """Answer `unavailable` to what has waited too long, in this batch and in the queue."""
+        now = time.monotonic()
+        self._drop_late_queued(now)
         kept = []
         for entry in batch:
             if entry[2] > now:

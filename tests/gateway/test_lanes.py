@@ -5,11 +5,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway import limits
+from gateway import lanes, limits
 from gateway.lanes import Lane, Order, Refused
 from orbit_sdk.protocol.errors import ErrorCode
 
@@ -345,6 +346,28 @@ async def test_commands_of_one_key_never_overlap_across_lanes() -> None:
         await replies.wait(3)
     assert replies.got[1:] == [("a-start", "a-start!"), ("a-finish", "a-finish!")]
     assert len(order) == 0
+
+
+async def test_what_has_waited_for_too_long_is_not_carried_out_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-37: its caller has had an answer, and the store has enough to do."""
+    store, replies = Store(), Replies()
+    now = [100.0]
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    one = lane(store, patience_s=5.0, width=1)
+    store.gate.clear()
+    async with running(one):
+        one.offer("a", replies)
+        await store.called.wait()
+        one.offer("b", replies)
+        now[0] += 6
+        one.offer("c", replies)
+        store.gate.set()
+        await replies.wait(3)
+    assert store.calls == [["a"], ["c"]]
+    assert sorted(replies.got) == [("a", "a!"), ("b", "refused:unavailable"), ("c", "c!")]
+    assert one.open == 0
 
 
 async def test_again_goes_into_a_later_batch() -> None:

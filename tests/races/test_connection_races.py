@@ -172,6 +172,8 @@ async def test_b33_submissions_that_hang_starve_no_lease(house: House, seed: int
         await side.close()
         assert max(renewed) < 0.3 * house.lease_ms / 1000
         await eventually(lambda: house.gateways[0].node.readiness().ready)
+        # Of what was refused some may still be on its way to its commit.
+        await eventually(lambda: not house.gateways[0].node.commands.submit.open)
         await work_off(worker, house)
 
 
