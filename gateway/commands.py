@@ -59,9 +59,13 @@ class Commands:
             patience_s=limits.SUBMIT_PATIENCE_S,
         )
         self.attempts: Final = self._attempt_lanes(order)
-        self.give_back: Lane[store.ReturnLease, None] = self._quiet("give-back", self._return)
+        self.give_back: Lane[store.ReturnLease, None] = self._quiet(
+            "give-back", self._giving_back(store.return_leases)
+        )
         """Assignments that may not be handed over any more."""
-        self.tried_again: Lane[str, None] = self._quiet("tried-again", self._wake_due)
+        self.tried_again: Lane[str, None] = self._quiet(
+            "tried-again", self._giving_back(dispatch.due_of_tasks)
+        )
         """Tasks whose attempt failed or lapsed and that wait again, perhaps due already."""
         self.ended_past: Lane[str, None] = self._quiet("ended-past", self._tell_over)
         """Attempts that were found over past the socket of their session."""
@@ -83,7 +87,7 @@ class Commands:
         # A session closed here must end in the store, however long that is away: this node goes on
         # beating, so nobody else would close it.
         self.close: Lane[store.CloseSession, None] = self._quiet(
-            "close", self._close_sessions, patience_s=float("inf")
+            "close", self._giving_back(store.close_sessions), patience_s=float("inf")
         )
 
         self.cancel: Lane[operations.CancelTask, operations.TaskOutcome] = self._tasks(
@@ -241,13 +245,18 @@ class Commands:
                 self._given_back([(item.queue_id, route) for route in item.routes])
         return outcomes
 
-    async def _close_sessions(self, items: Sequence[store.CloseSession]) -> Sequence[None]:
-        routes = await self._calls.run(
-            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, store.close_sessions, items
-        )
-        if routes:
-            self._given_back(routes)
-        return [None] * len(items)
+    def _giving_back(
+        self, function: Callable[..., Awaitable[Sequence[RouteKey]]]
+    ) -> Callable[[Sequence[Any]], Awaitable[Sequence[None]]]:
+        """A call that returns the routes on which tasks wait again."""
+
+        async def execute(items: Sequence[Any]) -> Sequence[None]:
+            routes = await self._calls.run(Pool.BACKGROUND, limits.CALL_TIMEOUT_S, function, items)
+            if routes:
+                self._given_back(routes)
+            return [None] * len(items)
+
+        return execute
 
     async def _tell_over(self, attempt_ids: Sequence[str]) -> Sequence[None]:
         """The gateway of the session counts a slot that nobody else can tell it of."""
@@ -257,22 +266,6 @@ class Commands:
         for node_id, session_id, attempt_id in ended:
             self._tell(node_id, Over(session_id, attempt_id))
         return [None] * len(attempt_ids)
-
-    async def _return(self, items: Sequence[store.ReturnLease]) -> Sequence[None]:
-        routes = await self._calls.run(
-            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, store.return_leases, items
-        )
-        if routes:
-            self._given_back(routes)
-        return [None] * len(items)
-
-    async def _wake_due(self, task_ids: Sequence[str]) -> Sequence[None]:
-        routes = await self._calls.run(
-            Pool.BACKGROUND, limits.CALL_TIMEOUT_S, dispatch.due_of_tasks, task_ids
-        )
-        if routes:
-            self._given_back(routes)
-        return [None] * len(task_ids)
 
     async def _cancel_tasks(
         self, items: Sequence[operations.CancelTask]

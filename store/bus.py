@@ -88,7 +88,7 @@ class Bus:
         ]
         return await self._append(entries, NODE_ENTRIES_MAX)
 
-    async def notify(self, notices: Collection[tuple[str, Notice]]) -> None:
+    async def notify(self, notices: Collection[tuple[str, Notice | Revoked]]) -> None:
         """Tell gateways, by node id, what became of sessions and attempts of theirs."""
         entries = [(self._node_key(node_id), notice) for node_id, notice in notices]
         await self._append(entries, NODE_ENTRIES_MAX)
@@ -96,10 +96,7 @@ class Bus:
     async def revoke(self, key_id: str) -> int:
         """Tell every gateway that a credential was revoked; returns how many there are."""
         nodes = await self.live_nodes("gateway", NODE_FORGET_MS)
-        entries: list[tuple[str, Message]] = [
-            (self._node_key(node_id), Revoked(key_id)) for node_id in nodes
-        ]
-        await self._append(entries, NODE_ENTRIES_MAX)
+        await self.notify([(node_id, Revoked(key_id)) for node_id in nodes])
         return len(nodes)
 
     async def beat(self, kind: NodeKind, node_id: str) -> None:
