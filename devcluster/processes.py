@@ -30,6 +30,9 @@ PORTS = (20_000, 32_000)
 # started by one thread that lives as long as the process does.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devcluster-spawner")
 
+_given: dict[int, socket.socket] = {}
+"""What holds each port that `free_port` gave."""
+
 
 class ProcessFailed(RuntimeError):
     """A child did not come up, or ended when it should not have. Says so with its last output."""
@@ -100,11 +103,14 @@ class Process:
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Poll `ready`. Raises ProcessFailed when the child ends first or the time is over."""
         deadline = time.monotonic() + timeout_s
-        while not ready():
-            if not self.alive:
+        while True:
+            is_ready = ready()
+            if not self.alive:  # Also if somebody else has answered in its place.
                 raise ProcessFailed(
                     f"{self.name} ended with status {self.exit_status}\n{self.log_tail()}"
                 )
+            if is_ready:
+                return
             if time.monotonic() > deadline:
                 raise ProcessFailed(
                     f"{self.name} was not ready within {timeout_s:g} s\n{self.log_tail()}"
@@ -168,16 +174,29 @@ def descendants(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on now.
+    """A TCP port of the loopback address that nobody has now, and that is given only once.
 
     From below the range that the kernel hands to outgoing connections: else one of those could
-    take it before its server does.
+    take it before its server does. On Linux it stays taken until this process ends, also while its
+    server starts or starts again: only who sets SO_REUSEADDR, as servers do, gets in.
     """
     while True:
         port = random.SystemRandom().randrange(*PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return port
+        if port in _given:
+            continue
+        holder = socket.socket()
+        try:
+            holder.bind((LOOPBACK, port))
+        except OSError:
+            holder.close()
+            continue
+        if sys.platform == "linux":
+            # After bind: two who look at once must not both get it.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            holder.close()
+        _given[port] = holder
+        return port
 
 
 def answers_ok(port: int, path: str) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devcluster.processes import Process, ProcessFailed, answers_ok, free_port, stop_all
+from devcluster.processes import LOOPBACK, Process, ProcessFailed, answers_ok, free_port, stop_all
 from tests.devcluster.gone import DEADLINE_S, assert_gone
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel feature is Linux's")
@@ -114,6 +115,18 @@ def test_all_are_asked_to_stop_before_any_is_waited_for(tmp_path: Path) -> None:
         wait_for_log(process, "up")
     stop_all(processes, DEADLINE_S)
     assert [process.exit_status for process in processes] == [0, 0, 0]
+
+
+@on_linux
+def test_a_port_is_given_once_and_its_server_may_start_again() -> None:
+    port = free_port()
+    for _ in range(2):
+        with socket.create_server((LOOPBACK, port)), socket.create_connection((LOOPBACK, port)):
+            """A server that reuses addresses gets in, twice."""
+    with socket.socket() as probe, pytest.raises(OSError, match="Address already in use"):
+        probe.bind((LOOPBACK, port))  # What `free_port` of any process does.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, port))
 
 
 def test_readiness_over_http(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Node:
         self.version = V1 if world.rng.random() < cluster.weather.old_nodes else V2
         self.clock = Clock(world.rng.uniform(0, 1e6), world.rng.uniform(0.99, 1.01))
         self.lanes = Lanes(world, cluster.weather, cluster.store, self.do)
-        self.connections: set[Socket] = set()
+        self.connections: dict[Socket, None] = {}
         self.sockets: dict[str, Socket] = {}
         self._sent_by_twin: set[str] = set()
         self._ticks = 0
@@ -124,7 +124,7 @@ class Node:
         """A worker has connected."""
         socket = Socket(self, link)
         link.attach(socket)
-        self.connections.add(socket)
+        self.connections[socket] = None
         self.world.after(HELLO_TIMEOUT_S, lambda: self.do(socket.hello_late))
 
     def freeze(self, seconds: float) -> None:
@@ -329,7 +329,7 @@ class Socket:
     def _gone(self) -> None:
         self._hung_up = True
         self.core.ended()
-        self.node.connections.discard(self)
+        self.node.connections.pop(self, None)
         self._close_when_settled()
 
     def hello_late(self) -> None:

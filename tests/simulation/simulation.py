@@ -113,9 +113,17 @@ class Simulation:
         self.cluster.stream(node_id, stop)
 
     def _dispatch(self) -> None:
-        """A dispatcher's tick: candidates and levels that may be old, and a claim that proves."""
+        """A dispatcher's ticks."""
+        self.world.after(self.world.rng.uniform(0.1, 1.0), self._dispatch)
+        self._grant()
+
+    def _submit_and_grant(self) -> None:
+        self._submit()
+        self._grant()
+
+    def _grant(self) -> None:
+        """Candidates and levels that may be old, and a claim that proves."""
         world, rng, store = self.world, self.world.rng, self.store
-        world.after(rng.uniform(0.1, 1.0), self._dispatch)
         if store.is_away:
             return
         stale = world.strikes(self.weather.stale_level)
@@ -204,6 +212,9 @@ class Simulation:
             elif world.strikes(weather.worker_drain_per_s):
                 if rng.random() < 0.7:
                     worker.drain()
+                    # Work that crosses the drain: granted until the store has taken it.
+                    crossing_s = weather.latency_s + weather.store_s
+                    world.after(rng.uniform(0.0, crossing_s), self._submit_and_grant)
                 else:
                     worker.shut_down()
             if weather.drift and rng.random() < 0.1:
