@@ -91,21 +91,33 @@ def app() -> None:
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES),
               default=("submit", "read", "cancel", "retry", "work"), show_default=True,
               help="What the credential may do; may be given several times.")  # fmt: skip
+@click.option("--capacity-max", type=click.IntRange(1, 256),
+              help="How many tasks at once a worker with the credential gets, whatever it declares."
+                   "  [default: as it declares]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @database_option
 def create_app(
-    name: str, queues: tuple[str, ...], scopes: tuple[str, ...], as_json: bool, database_url: str
+    name: str,
+    queues: tuple[str, ...],
+    scopes: tuple[str, ...],
+    capacity_max: int | None,
+    as_json: bool,
+    database_url: str,
 ) -> None:
     """Make an application NAME with queues, and a credential for it.
 
     If the application exists, only what is missing is added, and a further credential is made.
 
-    Example: orbit app create shop --queue mail --queue invoices
+    Examples:
+
+    \b
+      orbit app create shop --queue mail --queue invoices
+      orbit app create shop --scope work --capacity-max 4
     """
     if not 1 <= len(name) <= 128 or any(not 1 <= len(queue) <= 128 for queue in queues):
         raise click.UsageError("names have 1 to 128 characters")
     key_id, secret = secrets.token_hex(8), secrets.token_bytes(32)
-    namespace_id = _run(_create(database_url, name, queues, (key_id, secret, scopes)))
+    namespace_id = _run(_create(database_url, name, queues, (key_id, secret, scopes), capacity_max))
     text = base64.urlsafe_b64encode(secret).decode().rstrip("=")
     credential = f"orbit_{key_id}_{text}"
     if as_json:
@@ -116,6 +128,7 @@ def create_app(
                     "name": name,
                     "queues": list(queues),
                     "scopes": list(scopes),
+                    "capacity_max": capacity_max,
                     "credential": credential,
                 }
             )
@@ -124,6 +137,8 @@ def create_app(
     click.echo(f"application  {name} ({namespace_id})")
     click.echo(f"queues       {', '.join(queues)}")
     click.echo(f"scopes       {', '.join(scopes)}")
+    if capacity_max is not None:
+        click.echo(f"capacity     {capacity_max} a worker at the most")
     click.echo(f"credential   {credential}")
     click.echo("The credential is shown this once. Set it as ORBIT_CREDENTIAL.", err=True)
 
@@ -192,6 +207,7 @@ async def _create(
     name: str,
     queues: tuple[str, ...],
     credential: tuple[str, bytes, tuple[str, ...]],
+    capacity_max: int | None,
 ) -> str:
     key_id, secret, scopes = credential
     connection = await pool.connect(dsn)
@@ -205,6 +221,7 @@ async def _create(
             name,
             [(_fresh_id(), queue) for queue in queues],
             (key_id, hashlib.sha256(secret).digest(), scopes),
+            capacity_max=capacity_max,
         )
     finally:
         await connection.close()

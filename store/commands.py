@@ -151,6 +151,8 @@ class SessionOutcome(msgspec.Struct, frozen=True, gc=False):
     draining: bool | None
     expires_at: datetime | None
     server_time: datetime
+    capacity: int | None
+    """What counts: as declared, and no more than the credential's quota (OP-29)."""
     superseded_session_id: str | None
     superseded_node_id: str | None
     held: tuple[str, ...] = ()

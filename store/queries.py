@@ -159,11 +159,13 @@ async def create_app(
     name: str,
     queues: Sequence[tuple[str, str]],
     credential: tuple[str, bytes, Sequence[str]],
+    *,
+    capacity_max: int | None = None,
 ) -> str:
     """Make an application (or take the existing one of that name) with queues and a credential.
 
-    `queues` are (id, name) pairs, `credential` is (key id, secret hash, scopes). Returns the
-    namespace id in force.
+    `queues` are (id, name) pairs, `credential` is (key id, secret hash, scopes), `capacity_max` the
+    quota of each worker instance that uses it (OP-29). Returns the namespace id in force.
     """
     key_id, secret_hash, scopes = credential
     async with connection.transaction():
@@ -176,13 +178,14 @@ async def create_app(
         for queue_id, queue_name in queues:
             await create_queue(connection, namespace_id, queue_id, queue_name)
         await connection.execute(
-            "INSERT INTO credential (key_id, namespace_id, label, secret_hash, scopes)"
-            " VALUES ($1, $2, $3, $4, $5)",
+            "INSERT INTO credential (key_id, namespace_id, label, secret_hash, scopes,"
+            " capacity_max) VALUES ($1, $2, $3, $4, $5, $6)",
             key_id,
             namespace_id,
             name,
             secret_hash,
             list(scopes),
+            capacity_max,
         )
         await connection.execute(
             "INSERT INTO audit (namespace_id, actor, action, resource)"

@@ -139,9 +139,11 @@ CREATE TABLE public.credential (
     scopes text[] NOT NULL,
     queue_ids uuid[],
     dispatcher_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    capacity_max integer,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
+    CONSTRAINT credential_capacity_max_check CHECK (((capacity_max >= 0) AND (capacity_max <= 256))),
     CONSTRAINT credential_key_id_check CHECK ((key_id ~ '^[0-9a-f]{16}$'::text)),
     CONSTRAINT credential_label_check CHECK ((length(label) <= 128)),
     CONSTRAINT credential_secret_hash_check CHECK ((octet_length(secret_hash) = 32))
@@ -356,6 +358,7 @@ CREATE TABLE public.session (
     queue_id uuid NOT NULL,
     credential_key_id text NOT NULL,
     epoch bigint NOT NULL,
+    declared integer NOT NULL,
     capacity integer NOT NULL,
     sequence numeric(20,0) DEFAULT 0 NOT NULL,
     drain boolean DEFAULT false NOT NULL,
@@ -363,7 +366,8 @@ CREATE TABLE public.session (
     expires_at timestamp with time zone NOT NULL,
     closed_at timestamp with time zone,
     close_reason text,
-    CONSTRAINT session_capacity_check CHECK (((capacity >= 0) AND (capacity <= 256))),
+    CONSTRAINT session_check CHECK (((capacity >= 0) AND (capacity <= declared))),
+    CONSTRAINT session_declared_check CHECK (((declared >= 0) AND (declared <= 256))),
     CONSTRAINT session_epoch_check CHECK ((epoch >= 1))
 )
 WITH (fillfactor='70');

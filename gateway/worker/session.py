@@ -8,7 +8,7 @@ carry out in order. Times are monotonic seconds given by the caller, ids come fr
 
 Promises: never raises, whatever the peer sends (INV-32); every answer is a valid server frame;
 the proof of a lease secret comes before any database work; no assignment is written after a
-drain was asked for (INV-15) or twice for one attempt; `free` is the declared capacity less the
+drain was asked for (INV-15) or twice for one attempt; `free` is the capacity that counts less the
 attempts that this connection holds (INV-12).
 """
 
@@ -124,7 +124,6 @@ class Session:
         if self.phase is Phase.AWAITING_HELLO and isinstance(request, Hello):
             self.phase = Phase.OPENING
             self._hello_id = request.message_id
-            self.capacity = request.body.capacity
             return [Register(request.body)]
         return self._end_unregistered(ErrorCode.HELLO_REQUIRED, request.message_id)
 
@@ -272,7 +271,9 @@ class Session:
             return self.refused(ERROR_CODES.get(outcome.code, ErrorCode.INTERNAL))
         if self.phase is not Phase.OPENING or self._hello_id is None:
             return _NO_ACTIONS
+        assert outcome.capacity is not None
         self.phase = Phase.READY
+        self.capacity = outcome.capacity
         self.draining = bool(outcome.draining)
         body = self._welcome_body(outcome)
         actions: list[Action] = [

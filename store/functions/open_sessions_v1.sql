@@ -2,13 +2,15 @@
 -- (the newest hello wins, OP-13) and open the new one. What was assigned to the former one and not
 -- started goes back. The leases of the instance are locked once, so a command judged under the old
 -- session commits before this or sees it closed (INV-19). Sent again, a hello gets its own session.
+-- No capacity counts for more than the credential's quota, whatever is declared (R-116, OP-29).
 -- All locks are taken before the first change, each kind in id order.
 CREATE OR REPLACE FUNCTION open_sessions_v1(
     p_session uuid[], p_namespace uuid[], p_instance uuid[], p_secret_hash bytea[], p_queue uuid[],
     p_routes text[], p_capacity integer[], p_node uuid[], p_session_max_ms bigint[],
     p_credential text[], p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (code text, epoch bigint, draining boolean, expires_at timestamptz,
-                 server_time timestamptz, superseded_session uuid, superseded_node uuid)
+                 server_time timestamptz, capacity integer, superseded_session uuid,
+                 superseded_node uuid)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -34,7 +36,7 @@ BEGIN
         ORDER BY l.attempt_id FOR NO KEY UPDATE;
     server_time := coalesce(p_now, clock_timestamp());
     FOR i IN 1 .. cardinality(p_session) LOOP
-        code := 'ok'; epoch := NULL; draining := NULL; expires_at := NULL;
+        code := 'ok'; epoch := NULL; draining := NULL; expires_at := NULL; capacity := NULL;
         superseded_session := NULL; superseded_node := NULL;
         SELECT * INTO w FROM worker_instance k WHERE k.id = p_instance[i];
         SELECT * INTO s FROM session k WHERE k.id = p_session[i];
@@ -46,6 +48,7 @@ BEGIN
         ELSIF s.id IS NOT NULL THEN
             code := CASE WHEN s.closed_at IS NULL THEN 'ok' ELSE 'session_superseded' END;
             epoch := s.epoch; draining := w.draining; expires_at := s.expires_at;
+            capacity := s.capacity;
         ELSE
             UPDATE session k SET closed_at = server_time, close_reason = 'superseded'
                 WHERE k.instance_id = w.id AND k.closed_at IS NULL
@@ -58,10 +61,13 @@ BEGIN
             epoch := w.session_epoch + 1; draining := w.draining;
             expires_at := least(server_time + p_session_max_ms[i] * interval '1 ms',
                 (SELECT c.expires_at FROM credential c WHERE c.key_id = p_credential[i]));
+            capacity := least(p_capacity[i],
+                (SELECT c.capacity_max FROM credential c WHERE c.key_id = p_credential[i]));
             INSERT INTO session (id, instance_id, namespace_id, node_id, queue_id,
-                                 credential_key_id, epoch, capacity, opened_at, expires_at)
+                                 credential_key_id, epoch, declared, capacity, opened_at,
+                                 expires_at)
             VALUES (p_session[i], w.id, w.namespace_id, p_node[i], w.queue_id, p_credential[i],
-                    epoch, p_capacity[i], server_time, expires_at);
+                    epoch, p_capacity[i], capacity, server_time, expires_at);
             UPDATE worker_instance k SET session_epoch = epoch, session_id = p_session[i]
                 WHERE k.id = w.id;
         END IF;

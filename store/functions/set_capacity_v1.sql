@@ -1,5 +1,6 @@
 -- Overwrite declared capacities by sequence (R-023, R-156, OP-29). An equal sequence with an equal
 -- body is confirmed again; older or contradicting ones change nothing. Drain sticks to the instance.
+-- No capacity counts for more than the credential's quota, whatever is declared (R-116).
 CREATE OR REPLACE FUNCTION set_capacity_v1(
     p_session uuid[], p_sequence text[], p_capacity integer[], p_drain boolean[],
     p_now timestamptz DEFAULT NULL
@@ -26,14 +27,16 @@ BEGIN
         ELSIF s.expires_at <= server_time THEN
             code := 'session_expired';
         ELSIF v_sequence > s.sequence THEN
-            UPDATE session k SET capacity = p_capacity[i], sequence = v_sequence,
-                   drain = p_drain[i] WHERE k.id = s.id;
-            capacity := p_capacity[i];
+            UPDATE session k SET declared = p_capacity[i], sequence = v_sequence,
+                   drain = p_drain[i], capacity = least(p_capacity[i], (
+                       SELECT c.capacity_max FROM credential c
+                       WHERE c.key_id = k.credential_key_id))
+                WHERE k.id = s.id RETURNING k.capacity INTO capacity;
             IF p_drain[i] AND NOT draining THEN
                 UPDATE worker_instance w SET draining = true WHERE w.id = s.instance_id;
                 draining := true;
             END IF;
-        ELSIF v_sequence < s.sequence OR s.capacity <> p_capacity[i] OR s.drain <> p_drain[i] THEN
+        ELSIF v_sequence < s.sequence OR s.declared <> p_capacity[i] OR s.drain <> p_drain[i] THEN
             code := 'stale_sequence';
         END IF;
         RETURN NEXT;

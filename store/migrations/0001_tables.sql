@@ -16,6 +16,7 @@ CREATE TABLE credential (
     scopes          text[] NOT NULL,
     queue_ids       uuid[],                 -- NULL: every queue of the namespace
     dispatcher_ids  uuid[] NOT NULL DEFAULT '{}',
+    capacity_max    integer CHECK (capacity_max BETWEEN 0 AND 256),  -- of one instance; NULL: any
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at      timestamptz,
     revoked_at      timestamptz
@@ -77,7 +78,8 @@ CREATE TABLE session (
     queue_id           uuid NOT NULL,
     credential_key_id  text NOT NULL,
     epoch              bigint NOT NULL CHECK (epoch >= 1),
-    capacity           integer NOT NULL CHECK (capacity BETWEEN 0 AND 256),
+    declared           integer NOT NULL CHECK (declared BETWEEN 0 AND 256),
+    capacity           integer NOT NULL CHECK (capacity BETWEEN 0 AND declared),  -- what counts
     sequence           numeric(20, 0) NOT NULL DEFAULT 0,
     drain              boolean NOT NULL DEFAULT false,   -- as the latest capacity frame said
     opened_at          timestamptz NOT NULL,

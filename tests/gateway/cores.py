@@ -100,10 +100,10 @@ def capacity(sequence: int, slots: int = 4, drain: bool = False) -> dict[str, ob
     return {"sequence": str(sequence), "capacity": slots, "drain": drain}
 
 
-def opened(code: str = "ok", draining: bool = False) -> SessionOutcome:
+def opened(code: str = "ok", draining: bool = False, capacity: int = 4) -> SessionOutcome:
     if code != "ok":
-        return SessionOutcome(code, None, None, None, NOW, None, None)
-    return SessionOutcome("ok", 7, draining, NOW + timedelta(hours=1), NOW, None, None)
+        return SessionOutcome(code, None, None, None, NOW, None, None, None)
+    return SessionOutcome("ok", 7, draining, NOW + timedelta(hours=1), NOW, capacity, None, None)
 
 
 def declares(session: Session, text: str) -> Declare:
@@ -165,7 +165,7 @@ def assignment(attempt: int = 900, epoch: int = 1) -> Assignment:
 def ready_session(slots: int = 4, version: Version = "1") -> Session:
     session = new_session(version)
     session.on_text(hello(capacity=slots, version=version), 0.0)
-    session.opened(opened(), 0.0)
+    session.opened(opened(capacity=slots), 0.0)
     return session
 
 

@@ -1,7 +1,13 @@
 """What goes back, is tried again or is still held is known at once, not at the end of a lease."""
 
-import httpx
+import asyncio
+import dataclasses
+import json
 
+import httpx
+from click.testing import CliRunner
+
+from store import cli
 from store.bus import Bus, StreamReader
 from store.messages import Levels, Wake
 from store.pool import Pools
@@ -143,6 +149,39 @@ async def test_a_returning_instance_reports_its_level_less_what_it_still_runs(
         done = {"ref": refs[0], "outcome": "SUCCEEDED", "result": 1}
         assert (await back.ask("task.finish", done))["type"] == "ack"
         assert gateway.node.sockets[back.session_id].session.free == 3
+    await levels.close()
+
+
+async def test_a_quota_outranks_what_a_worker_declares(
+    gateway: Gateway,
+    app: App,
+    http: httpx.AsyncClient,
+    pools: Pools,
+    bus: Bus,
+    database_url: str,
+) -> None:
+    """OP-29, R-116, INV-12: at the hello and later, in Postgres and as a dispatcher hears it."""
+    options = ("create", "shop", "--scope", "work", "--capacity-max", "2", "--json")
+    arguments = [*options, "--queue", app.queue, "--database-url", database_url]
+    made = json.loads((await asyncio.to_thread(CliRunner().invoke, cli.app, arguments)).stdout)
+    assert (made["namespace_id"], made["capacity_max"]) == (app.namespace_id, 2)
+    bounded = dataclasses.replace(app, credential=made["credential"])
+    dispatcher = Dispatcher(pools, bus)
+    levels = await _from_now(bus, "capacity")
+    for _ in range(4):
+        await submit(http)
+    async with worker_on(gateway, bounded, hello=False) as worker:
+        await worker.hello(capacity=8)
+        assert await _level(levels, worker.session_id) == 2
+        assert len(await dispatcher.dispatch(worker.session_id)) == 2
+        ref = (await worker.assignment()).ref
+        more = {"sequence": "1", "capacity": 6, "drain": False}
+        assert (await worker.ask("worker.capacity", more))["type"] == "ack"
+        assert await dispatcher.dispatch(worker.session_id) == []
+        await worker.ask("task.start", ref)
+        await worker.ask("task.finish", {"ref": ref, "outcome": "SUCCEEDED", "result": 1})
+        assert gateway.node.sockets[worker.session_id].session.free == 1
+        assert len(await dispatcher.dispatch(worker.session_id)) == 1
     await levels.close()
 
 

@@ -66,7 +66,7 @@ class Surroundings:
         self.changed = 0
         self.closed: list[str] = []
         self.admitted: list[WorkerSocket] = []
-        self.opens: Callable[[Any], Any] = lambda _: opened()
+        self.opens: Callable[[Any], Any] = lambda hello: opened(capacity=hello.capacity)
 
         def lane(answer: Callable[[Any], Any]) -> Lane[Any, Any]:
             async def execute(items: Any) -> Any:
@@ -233,7 +233,7 @@ async def test_an_end_of_the_link_while_the_hello_is_judged_still_closes_the_ses
 
     async def slow(items: Any) -> Any:
         await judged.wait()
-        return [opened() for _ in items]
+        return [opened(capacity=item.capacity) for item in items]
 
     around.open = Lane("slow", slow, is_passing=lambda _: False)
     around.lanes = (around.open, *around.lanes[1:])

@@ -133,15 +133,15 @@ SELECT pg_temp.plain('instance' || n), '{namespace}', decode(repeat('00', 32), '
        ARRAY[{first}, {second}], false, 1, pg_temp.plain('session' || n), clock_timestamp()
 FROM generate_series(1, {instances}) n;
 INSERT INTO session (id, instance_id, namespace_id, node_id, queue_id, credential_key_id, epoch,
-    capacity, sequence, drain, opened_at, expires_at, closed_at, close_reason)
+    declared, capacity, sequence, drain, opened_at, expires_at, closed_at, close_reason)
 SELECT pg_temp.plain('session' || n), pg_temp.plain('instance' || n), '{namespace}', '{node}',
-       '{queue}', '0', 1, 256, 0, false, clock_timestamp(),
+       '{queue}', '0', 1, 256, 256, 0, false, clock_timestamp(),
        clock_timestamp() + interval '1 day', NULL, NULL
 FROM generate_series(1, {instances}) n;
 INSERT INTO session (id, instance_id, namespace_id, node_id, queue_id, credential_key_id, epoch,
-    capacity, sequence, drain, opened_at, expires_at, closed_at, close_reason)
+    declared, capacity, sequence, drain, opened_at, expires_at, closed_at, close_reason)
 SELECT pg_temp.plain('closed' || n), pg_temp.plain('instance' || n % {instances}), '{namespace}',
-       '{node}', '{queue}', '0', 1, 256, 0, false, clock_timestamp(),
+       '{node}', '{queue}', '0', 1, 256, 256, 0, false, clock_timestamp(),
        clock_timestamp() + interval '1 day', clock_timestamp(), 'gone'
 FROM generate_series(1, {closed}) n;
 INSERT INTO lease (attempt_id, task_id, namespace_id, queue_id, route_id, gate_id, priority,

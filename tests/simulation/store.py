@@ -134,6 +134,7 @@ class Store:
             session.instance.draining,
             instant(session.expires),
             instant(model.now),
+            session.capacity,
             None if former is None else former.id,
             None if former is None else self.homes[former.id],
             tuple(aid for aid in mine if model.attempts[aid].session is not session),

@@ -1,6 +1,6 @@
 """Capacity: a level with a sequence, and a drain that cannot be taken back (OP-29, R-024)."""
 
-from store import commands
+from store import commands, dispatch
 from store.commands import CapacityOutcome, SetCapacity
 from tests.store.world import World
 
@@ -33,6 +33,23 @@ async def test_a_lower_sequence_changes_nothing(world: World) -> None:
     outcome = await world.set_capacity(worker.session_id, 4, 9, drain=True)
     assert (outcome.code, outcome.draining) == ("stale_sequence", False)
     assert await world.snapshot() == before
+
+
+async def test_no_capacity_counts_for_more_than_the_quota(world: World) -> None:
+    """OP-29, R-116: at hello and at an update; what was declared still tells repeats apart."""
+    await world.connection.execute("UPDATE credential SET capacity_max = 2")
+    worker = await world.worker(capacity=10)
+    assert worker.outcome.capacity == 2
+    task_ids = await world.submitted(5)
+    assert len(await world.claim([(t, worker.session_id) for t in task_ids])) == 2
+    assert (await world.set_capacity(worker.session_id, 1, 9)).capacity == 2
+    again = await world.set_capacity(worker.session_id, 1, 9)
+    assert (again.code, again.capacity) == ("ok", 2)
+    assert (await world.set_capacity(worker.session_id, 1, 2)).code == "stale_sequence"
+    assert await world.claim([(t, worker.session_id) for t in task_ids]) == []
+    assert (await world.set_capacity(worker.session_id, 2, 1)).capacity == 1
+    sessions = await dispatch.open_session_levels(world.connection, [world.queue_id], now=world.now)
+    assert [(level.session_id, level.free) for level in sessions] == [(worker.session_id, 0)]
 
 
 async def test_sequences_reach_the_largest_uint64(world: World) -> None:

@@ -20,6 +20,7 @@ async def test_a_first_hello_binds_the_instance(world: World) -> None:
         draining=False,
         expires_at=world.at(DAY_MS),
         server_time=world.now,
+        capacity=7,
         superseded_session_id=None,
         superseded_node_id=None,
     )
