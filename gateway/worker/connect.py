@@ -62,7 +62,8 @@ class WorkerEndpoint:
         dialect = next((known for known in DIALECTS if known.subprotocol in offered), None)
         if dialect is None:
             names = " or ".join(known.subprotocol for known in DIALECTS)
-            raise ApiError(ErrorCode.BAD_REQUEST, f"The subprotocol {names} is needed.")
+            code = ErrorCode.UNSUPPORTED_VERSION if offered else ErrorCode.BAD_REQUEST
+            raise ApiError(code, f"The subprotocol {names} is needed.")
         node = self._node
         if not node.readiness().ready or len(node.connections) >= limits.SESSIONS_MAX:
             raise ApiError(ErrorCode.UNAVAILABLE)

@@ -82,9 +82,16 @@ async def test_a_credential_that_may_only_work_is_enough_for_a_worker(
     assert await served == EXIT_CLEAN
 
 
-@pytest.mark.parametrize("offered", [[], ["pulse.worker.v3"], ["pulse.worker.v10", "json"]])
-async def test_without_the_subprotocol_400(gateway: Gateway, app: App, offered: list[str]) -> None:
-    assert await refused(gateway.ws_url, app.headers, offered) == (400, "bad_request")
+@pytest.mark.parametrize("offered", [["pulse.worker.v3"], ["pulse.worker.v10", "json"]])
+async def test_an_unknown_version_is_named_400(
+    gateway: Gateway, app: App, offered: list[str]
+) -> None:
+    """R-055: refused explicitly, never read as the current one."""
+    assert await refused(gateway.ws_url, app.headers, offered) == (400, "unsupported_version")
+
+
+async def test_without_a_subprotocol_400(gateway: Gateway, app: App) -> None:
+    assert await refused(gateway.ws_url, app.headers, []) == (400, "bad_request")
 
 
 async def test_the_subprotocol_is_picked_from_several(gateway: Gateway, app: App) -> None:
