@@ -14,7 +14,10 @@ POLL_S = 0.05
 
 
 async def wait_until(
-    ask: Callable[[], Awaitable[T]], accept: Callable[[T], bool], timeout_s: float
+    ask: Callable[[], Awaitable[T]],
+    accept: Callable[[T], bool],
+    timeout_s: float,
+    poll_s: float = POLL_S,
 ) -> T:
     """The first accepted answer. Raises TimeoutError, naming the last answer."""
     loop = asyncio.get_running_loop()
@@ -23,6 +26,6 @@ async def wait_until(
     while not accept(answer):
         if loop.time() > deadline:
             raise TimeoutError(f"the last answer was {answer!r}")
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(poll_s)
         answer = await ask()
     return answer

@@ -17,7 +17,8 @@ from orbit_sdk import AsyncClient
 from store.invariants import violations
 from tests.races.arena import QUEUE, Arena, open_arena
 from tests.races.repeats import STALL_S
-from tests.races.stall import stall_on
+from tests.races.stall import Plan
+from tests.races.stall_process import stall_on
 from tests.races.traffic import Traffic, traffic_of
 from tests.stores import Stores
 
@@ -106,22 +107,37 @@ async def _round(
     """The p99 of a window without those who stand still, and of one beside them, in ms."""
     loop = asyncio.get_running_loop()
     calm = _p99(await traffic.window(form.window_tasks))
-    async with stall_on(arena, ports, queue_id, form.standing, CLOSED_WITHIN_S) as stall:
+    plan = Plan(
+        arena.cluster.database_url,
+        arena.credential,
+        queue_id,
+        ports,
+        form.standing,
+        CLOSED_WITHIN_S,
+    )
+    async with stall_on(plan) as stall:
         over_at = loop.time() + form.still_s
         beside = []
         while loop.time() < over_at or not beside:
             beside.append(_p99(await traffic.window(form.window_tasks)))
+    report = stall.report
+    assert report is not None
     log.info(
-        "p99 calm %.1f ms, beside %s; %s closed, after %.1f to %.1f s",
+        "p99 calm %.1f ms, beside %.0f of them %s; %d closed, %d full ones, after %.1f to %.1f s",
         calm,
+        report.standing / report.looks,
         [round(each, 1) for each in beside],
-        dict(stall.reasons),
-        min(stall.stood_s),
-        max(stall.stood_s),
+        report.closed,
+        report.filled,
+        report.stood_s_min,
+        report.stood_s_max,
     )
-    assert set(stall.reasons) == {"disconnected"}, stall.reasons
-    assert len(stall.stood_s) >= form.standing
-    assert max(stall.stood_s) < CLOSED_WITHIN_S
+    assert set(report.reasons) == {"disconnected"}, report.reasons
+    assert report.closed >= form.standing
+    assert report.filled >= 1
+    assert report.stood_s_max < CLOSED_WITHIN_S
+    if STALL_S:
+        assert report.standing / report.looks >= form.standing
     return calm, beside[-1]
 
 
