@@ -172,9 +172,17 @@ async def test_b33_submissions_that_hang_starve_no_lease(house: House, seed: int
         await side.close()
         assert max(renewed) < 0.3 * house.lease_ms / 1000
         await eventually(lambda: house.gateways[0].node.readiness().ready)
-        # Of what was refused some may still be on its way to its commit.
+        # Of what was refused some may still be on its way to its commit: in the lane, or in a
+        # backend whose caller gave up, which sees that only when it answers.
         await eventually(lambda: not house.gateways[0].node.commands.submit.open)
+        await house.until(_SUBMITTING, 0)
         await work_off(worker, house)
+
+
+_SUBMITTING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND state = 'active' AND query LIKE '%submit_tasks_v1%' AND pid <> pg_backend_pid()"
+)
 
 
 async def _readiness(house: House) -> int:
