@@ -30,8 +30,8 @@ PORTS = (20_000, 32_000)
 # started by one thread that lives as long as the process does.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="devcluster-spawner")
 
-_given: dict[int, socket.socket] = {}
-"""What holds each port that `free_port` gave."""
+_given: set[int] = set()
+"""The ports that `free_port` gave."""
 
 
 class ProcessFailed(RuntimeError):
@@ -190,12 +190,13 @@ def free_port() -> int:
         except OSError:
             holder.close()
             continue
+        _given.add(port)
         if sys.platform == "linux":
             # After bind: two who look at once must not both get it.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.detach()  # Closed by the kernel, with this process.
         else:
             holder.close()
-        _given[port] = holder
         return port
 
 

@@ -358,12 +358,15 @@ class Model:
     def _change(self, code: str, task: Task) -> Change:
         return Change(code, task.state, task.revision)
 
-    def sweep(self) -> int:
-        """Settle every lease that is over; how many ended."""
+    def sweep(self) -> tuple[set[str], set[tuple[str, str]]]:
+        """Settle every lease that is over: the attempts that ended, and those that were given a
+        window to report in, each with the session that is to hear of it (OP-26)."""
         held = [attempt for attempt in self.attempts.values() if attempt.held]
+        over = [attempt for attempt in held if attempt.until <= self.now]
         for attempt in held:
             self._settle_if_over(attempt)
-        return sum(not attempt.held for attempt in held)
+        ended = {attempt.id for attempt in held if not attempt.held}
+        return ended, {(a.id, a.session.id) for a in over if a.held}
 
     # -- what they share --------------------------------------------------------------------
 

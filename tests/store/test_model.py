@@ -138,7 +138,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        assert len(self.run(self.world.sweep())) == self.model.sweep()
+        rows = self.run(self.world.sweep())
+        ended = {row.attempt_id for row in rows if row.session_id is None}
+        told = {(row.attempt_id, row.session_id) for row in rows if row.session_id is not None}
+        assert (ended, told) == self.model.sweep()
+        assert len(rows) == len(ended) + len(told)
 
     @rule()
     def expire_ready(self) -> None:
