@@ -16,6 +16,7 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = o
 DECLARE
     w worker_instance%ROWTYPE;
     s session%ROWTYPE;
+    c credential%ROWTYPE;
     v_unstarted uuid[];
 BEGIN
     INSERT INTO worker_instance (id, namespace_id, secret_hash, queue_id, routes, created_at)
@@ -59,10 +60,9 @@ BEGIN
                 PERFORM lapse_leases_v1(v_unstarted, server_time);
             END IF;
             epoch := w.session_epoch + 1; draining := w.draining;
-            expires_at := least(server_time + p_session_max_ms[i] * interval '1 ms',
-                (SELECT c.expires_at FROM credential c WHERE c.key_id = p_credential[i]));
-            capacity := least(p_capacity[i],
-                (SELECT c.capacity_max FROM credential c WHERE c.key_id = p_credential[i]));
+            SELECT * INTO c FROM credential k WHERE k.key_id = p_credential[i];
+            expires_at := least(server_time + p_session_max_ms[i] * interval '1 ms', c.expires_at);
+            capacity := least(p_capacity[i], c.capacity_max);
             INSERT INTO session (id, instance_id, namespace_id, node_id, queue_id,
                                  credential_key_id, epoch, declared, capacity, opened_at,
                                  expires_at)

@@ -20,7 +20,6 @@ PROGRAM = [sys.executable, "-m", "tests.races.stall"]
 class Standing:
     """A crowd that stands; its report comes when all are closed."""
 
-    pid: int
     report: Report | None = None
 
 
@@ -33,7 +32,7 @@ async def stall_on(plan: Plan) -> AsyncIterator[Standing]:
         await _tell(child, asdict(plan))
         said = await _heard(child, START_S + BEGUN_S)
         assert said == {"standing": plan.count}
-        standing = Standing(child.pid)
+        standing = Standing()
         yield standing
         await _tell(child, "over")
         said = await _heard(child, START_S + plan.closed_within_s)

@@ -59,8 +59,7 @@ class Standing:
 
     async def shut(self) -> None:
         """Ask until the window is shut."""
-        with suppress(OSError):
-            await self._send("task.start", _NAMES, times=SHUT_FRAMES)
+        await self._send("task.start", _NAMES, times=SHUT_FRAMES)
 
     async def fill(self, frames: int) -> None:
         """Ask so often, by and by, as a worker whose answers pile up."""

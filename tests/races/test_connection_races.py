@@ -29,6 +29,10 @@ OLD_TRANSACTIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     " AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '2 s'"
 )
+SUBMISSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND state = 'active' AND query LIKE '%submit_tasks_v1%' AND pid <> pg_backend_pid()"
+)
 LOCKS = (
     "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
     " WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()"
@@ -175,14 +179,8 @@ async def test_b33_submissions_that_hang_starve_no_lease(house: House, seed: int
         # Of what was refused some may still be on its way to its commit: in the lane, or in a
         # backend whose caller gave up, which sees that only when it answers.
         await eventually(lambda: not house.gateways[0].node.commands.submit.open)
-        await house.until(_SUBMITTING, 0)
+        await house.until(SUBMISSIONS, 0)
         await work_off(worker, house)
-
-
-_SUBMITTING = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    " AND state = 'active' AND query LIKE '%submit_tasks_v1%' AND pid <> pg_backend_pid()"
-)
 
 
 async def _readiness(house: House) -> int:
