@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.http import openapi
 from gateway.http.answers import Answer, Answers, ApiError, Handler
 from gateway.http.auth import Gate
+from gateway.http.body_room import BodyRoom
 from gateway.http.health import HealthResource
 from gateway.http.held import HeldResource
 from gateway.http.operations import OperationResource
@@ -33,12 +34,13 @@ class GatewayApp:
 
     def __init__(self, http: ASGIApp, worker: WorkerEndpoint, answers: Answers) -> None:
         self.http: Final = http
+        self.bodies: Final = BodyRoom(http)
         self._worker = worker
         self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
-            await self.http(scope, receive, send)
+            await self.bodies(scope, receive, send)
         elif scope["path"] == PATH:
             await self._worker(scope, receive, send)
         else:

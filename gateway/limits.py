@@ -118,6 +118,11 @@ READS_MAX: Final = 2
 BODY_TIMEOUT_S: Final = 30.0
 """A whole request body, however slowly it comes."""
 
+BODIES_BYTES_MAX: Final = 128 * 1024 * 1024
+BODY_BYTES_FREE: Final = 64 * 1024
+"""All bodies in flight together, without the first bytes of each: eight of the largest batches. At
+the bound a request that sends more is answered 503."""
+
 READ_TIMEOUT_S: Final = 4.0
 """One query of the HTTP API, waiting for a connection included. Then 503."""
 
@@ -204,6 +209,7 @@ assert ASSIGN_QUEUE_BYTES_LOW < ASSIGN_QUEUE_BYTES_MAX < wire.SEND_QUEUE_BYTES_M
 assert wire.JSON_BYTES_MAX <= ASSIGN_QUEUE_BYTES_MAX - ASSIGN_QUEUE_BYTES_LOW
 assert SUBMIT_PATIENCE_S < SUBMIT_WAIT_S < 5.0
 assert UNSENT_AGE_MS / 1000 + UNSENT_INTERVAL_S + UNSENT_TICK_S <= 4.0  # INV-14: 5 s of dispatch
+assert BODY_BYTES_FREE + wire.BATCH_BODY_BYTES_MAX < BODIES_BYTES_MAX
 assert TURN_SHARE_BYTES <= TURN_BYTES
 assert SESSION_CHECK_INTERVAL_S * 1.1 <= 5.0  # a twin's bound; the rest of a loop varies by a tenth
 assert BEAT_INTERVAL_MAX_S + BEAT_TIMEOUT_S < READY_STALE_S < 5.0
