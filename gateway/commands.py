@@ -17,7 +17,7 @@ import msgspec
 from gateway import limits
 from gateway.gate import Gate
 from gateway.lanes import Lane, Order
-from gateway.store_calls import Pool, StoreCalls, is_passing
+from gateway.store_calls import Pool, StoreCalls, fault_of
 from gateway.unproven import Unproven
 from gateway.worker.dialect import Operation
 from orbit_sdk.protocol.states import TaskState
@@ -27,6 +27,8 @@ from store.messages import Cancelled, Notice, Over
 
 RouteKey: TypeAlias = tuple[str, int]
 _IDLE_POLL_S: Final = 0.01
+_AGAIN_AFTER_S: Final = {"again": 0.0, "locked": limits.LOCKED_PAUSE_S}
+"""Outcomes that are none yet: two commands of one attempt in one batch, a row that is held."""
 
 
 class Commands:
@@ -52,7 +54,7 @@ class Commands:
         self.submit: Lane[store.SubmitTask, store.SubmitOutcome] = Lane(
             "submit",
             self._call(Pool.SUBMIT, store.submit_tasks),
-            is_passing=is_passing,
+            judge=fault_of,
             order=order,
             key=_submission_key,
             queue_max=limits.SUBMIT_QUEUE_MAX,
@@ -72,14 +74,14 @@ class Commands:
         self.capacity: Lane[store.SetCapacity, store.CapacityOutcome] = Lane(
             "capacity",
             self._gated(self._call(Pool.LEASE, store.set_capacity)),
-            is_passing=is_passing,
+            judge=fault_of,
             order=order,
             key=attrgetter("session_id"),
         )
         self.open: Lane[store.OpenSession, store.SessionOutcome] = Lane(
             "open",
             self._open_sessions,
-            is_passing=is_passing,
+            judge=fault_of,
             order=order,
             key=attrgetter("instance_id"),
             width=1,
@@ -137,10 +139,10 @@ class Commands:
             operation: Lane(
                 operation.value,
                 self._and_tell(execute),
-                is_passing=is_passing,
+                judge=fault_of,
                 order=order,
                 key=attrgetter("attempt_id"),
-                again=_is_again,
+                again=_again_after_s,
                 same=_operation,
                 repeated=_as_repeat,
                 width=limits.lane_width(share),
@@ -153,7 +155,7 @@ class Commands:
         return Lane(
             "gates",
             self._call(Pool.SUBMIT, operations.set_gates),
-            is_passing=is_passing,
+            judge=fault_of,
             order=order,
             key=attrgetter("queue_id"),
             patience_s=limits.SUBMIT_PATIENCE_S,
@@ -170,7 +172,7 @@ class Commands:
         return Lane(
             name,
             execute,
-            is_passing=is_passing,
+            judge=fault_of,
             patience_s=patience_s,
             width=1,
         )
@@ -182,10 +184,10 @@ class Commands:
         return Lane(
             name,
             execute,
-            is_passing=is_passing,
+            judge=fault_of,
             order=order,
             key=attrgetter("task_id"),
-            again=_is_again,
+            again=_again_after_s,
             queue_max=limits.OPERATION_QUEUE_MAX,
             patience_s=limits.SUBMIT_PATIENCE_S,
             width=1,
@@ -304,8 +306,8 @@ def _submission_key(command: store.SubmitTask) -> tuple[str, str]:
     return command.namespace_id, command.key
 
 
-def _is_again(outcome: store.CommandOutcome | operations.TaskOutcome) -> bool:
-    return outcome.code == "again"
+def _again_after_s(outcome: store.CommandOutcome | operations.TaskOutcome) -> float | None:
+    return _AGAIN_AFTER_S.get(outcome.code)
 
 
 def _operation(command: store.AttemptCommand | store.FinishCommand) -> Hashable:

@@ -11,6 +11,7 @@ Promises, for each lane:
 - a batch whose connection died is sent again as it was: receipts make that harmless;
 - a batch that fails as a whole is retried by halves until the guilty command stands alone, and
   only that one is answered `internal`;
+- a command whose row another transaction holds comes again after a pause, and its neighbours go on;
 - a command that has waited for longer than its patience is answered `unavailable`, and not carried
   out later, when nobody waits for it any more;
 - two commands with the same order key never overlap, whatever their lanes: the later one waits for
@@ -26,12 +27,12 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from gateway import limits
-from gateway.faults import facts_of
+from gateway.faults import Fault, facts_of
 from orbit_sdk.protocol.errors import ErrorCode
 from runtime.logs import LogLimiter, get_logger
 
 log = get_logger(__name__)
-_AWAY_LOG_QUIET_S: Final = 5.0
+_LOG_QUIET_S: Final = 5.0
 
 C = TypeVar("C")
 O = TypeVar("O")  # noqa: E741 - an outcome
@@ -101,8 +102,9 @@ class Order:
 class Lane(Generic[C, O]):
     """One kind of command. `execute` makes one call and returns one outcome a command, in order.
 
-    `same` names the operation that a command is, None for one that is always a call of its own;
-    `repeated` makes the outcome of an operation that of its repeat.
+    `again` says after how many seconds a command comes again whose outcome is no answer yet, None
+    for an answer. `same` names the operation that a command is, None for one that is always a call
+    of its own; `repeated` makes the outcome of an operation that of its repeat.
     """
 
     def __init__(
@@ -110,10 +112,10 @@ class Lane(Generic[C, O]):
         name: str,
         execute: Callable[[Sequence[C]], Awaitable[Sequence[O]]],
         *,
-        is_passing: Callable[[Exception], bool],
+        judge: Callable[[Exception], Fault],
         order: Order | None = None,
         key: Callable[[C], Hashable] | None = None,
-        again: Callable[[O], bool] | None = None,
+        again: Callable[[O], float | None] | None = None,
         same: Callable[[C], Hashable] | None = None,
         repeated: Callable[[O], O] | None = None,
         queue_max: int = limits.FRAME_QUEUE_MAX,
@@ -123,7 +125,7 @@ class Lane(Generic[C, O]):
     ) -> None:
         self.name = name
         self._execute = execute
-        self._is_passing = is_passing
+        self._judge = judge
         self._order = order if order is not None else Order()
         self._key = key
         self._again = again
@@ -142,7 +144,8 @@ class Lane(Generic[C, O]):
         self._awake = width
         self._relief: asyncio.TimerHandle | None = None
         self._calls: dict[int, float] = {}  # runner → since when it has waited for the store
-        self._away_log = LogLimiter(_AWAY_LOG_QUIET_S)
+        self._away_log = LogLimiter(_LOG_QUIET_S)
+        self._locked_log = LogLimiter(_LOG_QUIET_S)
         self.open = 0
         """Commands accepted and not yet answered."""
         self.answered = 0
@@ -257,23 +260,25 @@ class Lane(Generic[C, O]):
             batch = [queue.popleft() for _ in range(min(len(queue), limits.BATCH_COMMANDS_MAX))]
             if not batch:
                 continue
-            self._calls[runner] = self._began = time.monotonic()
+            self._began = time.monotonic()
             try:
-                await self._settle(batch)
+                await self._settle(runner, batch)
             finally:
                 del self._calls[runner]
 
-    async def _settle(self, batch: list[Entry[C, O]]) -> None:
+    async def _settle(self, runner: int, batch: list[Entry[C, O]]) -> None:
         """Answer every command of the batch, by halves when the store refuses it as a whole."""
         pause_s = limits.RETRY_FIRST_S
+        self._calls[runner] = time.monotonic()
         while batch:
             try:
                 outcomes = await self._execute([entry[0] for entry in batch])
                 if len(outcomes) != len(batch):
                     raise RuntimeError("the store owes one outcome a command")
             except Exception as error:
-                if not self._is_passing(error):
-                    await self._divide(batch, error)
+                fault = self._judge(error)
+                if fault is not Fault.AWAY:
+                    await self._divide(runner, batch, error, fault)
                     return
                 self._say_away(batch, error)
                 await asyncio.sleep(pause_s)
@@ -284,14 +289,18 @@ class Lane(Generic[C, O]):
                 self._answer_all(batch, outcomes)
                 return
 
-    async def _divide(self, batch: list[Entry[C, O]], error: Exception) -> None:
-        if len(batch) == 1:
+    async def _divide(
+        self, runner: int, batch: list[Entry[C, O]], error: Exception, fault: Fault
+    ) -> None:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            for half in (batch[:middle], batch[middle:]):
+                await self._settle(runner, self._drop_late(half))
+        elif fault is Fault.LOCKED:
+            self._admit_after(batch[0], limits.LOCKED_PAUSE_S)
+        else:
             log.error("command_refused_by_store", lane=self.name, **facts_of(error))
             self._answer(batch[0], INTERNAL)
-            return
-        middle = len(batch) // 2
-        await self._settle(batch[:middle])
-        await self._settle(batch[middle:])
 
     def _say_away(self, batch: list[Entry[C, O]], error: Exception) -> None:
         held_back = self._away_log.held_back()
@@ -307,10 +316,21 @@ class Lane(Generic[C, O]):
     def _answer_all(self, batch: list[Entry[C, O]], outcomes: Sequence[O]) -> None:
         again = self._again
         for entry, outcome in zip(batch, outcomes, strict=True):
-            if again is not None and again(outcome):
-                self.admit(entry)
+            if again is not None and (pause_s := again(outcome)) is not None:
+                self._admit_after(entry, pause_s)
             else:
                 self._answer(entry, outcome)
+
+    def _admit_after(self, entry: Entry[C, O], pause_s: float) -> None:
+        """Not answered yet: into a later batch, if it does not wait for too long by then."""
+        if pause_s == 0.0:
+            self.admit(entry)
+        elif entry[2] <= time.monotonic() + pause_s:
+            self._answer(entry, UNAVAILABLE)
+        else:
+            if (held_back := self._locked_log.held_back()) is not None:
+                log.info("command_waits_for_a_lock", lane=self.name, held_back=held_back)
+            asyncio.get_running_loop().call_later(pause_s, self.admit, entry)
 
     def _answer(self, entry: Entry[C, O], outcome: O | Refused) -> None:
         command, reply, _ = entry

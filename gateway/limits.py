@@ -68,6 +68,11 @@ SUBMIT_WAIT_S: Final = 4.5
 FRAME_PATIENCE_S: Final = 30.0
 """How long a worker command waits for an absent store. A lease is not much longer."""
 
+LOCKED_PAUSE_S: Final = 0.05
+"""Pause before a command comes again whose row another transaction holds. Its neighbours in the
+batch do not wait: in Postgres what is held is passed over, or waited for `store.pool.LOCK_WAIT_S`,
+and then the batch is halved."""
+
 # --- sessions ----------------------------------------------------------------------------------
 
 SESSIONS_MAX: Final = 20_000

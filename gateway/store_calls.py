@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import asyncpg
 
 from gateway import limits
+from gateway.faults import Fault
 from runtime import failpoints
 from store.pool import Pools
 
@@ -55,6 +56,13 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "")[:2] in _PASSING_CLASSES
     return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError)
+
+
+def fault_of(error: Exception) -> Fault:
+    """What the error says of the batch that it came for."""
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return Fault.LOCKED
+    return Fault.AWAY if is_passing(error) else Fault.GUILTY
 
 
 class StoreCalls:

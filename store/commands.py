@@ -105,9 +105,10 @@ class FinishCommand(msgspec.Struct, frozen=True, gc=False):
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, gc=False):
-    """`ok` with receipt and lease, an error code, or `again`.
+    """`ok` with receipt and lease, an error code, `again` or `locked`.
 
-    `again`: a second command of one attempt in one batch, to be sent in the next one. After a
+    `again`: a second command of one attempt in one batch, to be sent in the next one. `locked`:
+    another transaction holds the lease, to be sent in a while; a batch of one waits for it. After a
     resume only the lease fields are set. `settled`: the attempt is over and holds no slot.
     """
 

@@ -56,7 +56,8 @@ class ResolveTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, gc=False):
-    """`done`, `intent` (saved; the attempt is told), `again`, or an error code.
+    """`done`, `intent` (saved; the attempt is told), `again`, `locked` (both to be sent
+    anew, as in `CommandOutcome`), or an error code.
 
     `attempt_id`, `session_id`, `node_id` and `intent` (`caller` or `deadline`) are set where a live
     attempt is not wanted any more, by this command or an earlier one.

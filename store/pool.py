@@ -15,12 +15,16 @@ from typing import Any
 
 import asyncpg
 
+LOCK_WAIT_S = 2
+"""How long a statement waits for what another transaction holds. Ours are over in milliseconds; one
+that is not must not hold up a whole batch for long, nor make its node look stuck (3 s)."""
+
 SERVER_SETTINGS = {
     "application_name": "orbit",
     "timezone": "UTC",
     "jit": "off",
     "statement_timeout": "15s",
-    "lock_timeout": "10s",
+    "lock_timeout": f"{LOCK_WAIT_S}s",
     "idle_in_transaction_session_timeout": "15s",
 }
 """Enforced limits, so that no transaction of ours can hold the horizon (INV-24)."""

@@ -1,9 +1,9 @@
 -- Take tasks back (OP-43, OP-28): what waits or is not started is CANCELLED at once; what runs gets
 -- an intent, once, and one window to report in (OP-03). Whoever commits first wins.
--- Codes: done · intent · state_conflict · not_found · idempotency_conflict · again. A repeat gets
--- its first answer. Session and node say whom to tell of an attempt that is not wanted any more,
--- and intent why, whatever the code: its deadline may have been found passed by this very call,
--- and the answer to a cancel that said so may have been lost.
+-- Codes: done · intent · state_conflict · not_found · idempotency_conflict · again · locked (another
+-- transaction holds the task). A repeat gets its first answer. Session and node say whom to tell of an
+-- attempt that is not wanted any more, and intent why, whatever the code: its deadline may have been
+-- found passed by this very call, and the answer to a cancel that said so may have been lost.
 CREATE OR REPLACE FUNCTION cancel_tasks_v1(
     p_namespace uuid[], p_task uuid[], p_key text[], p_hash bytea[], p_expected bigint[],
     p_reason text[], p_actor text[], p_now timestamptz DEFAULT NULL
@@ -14,10 +14,12 @@ SET enable_nestloop = off SET enable_mergejoin = off AS $$
 DECLARE
     v_now timestamptz;
     v_live uuid[];
+    v_busy uuid[];
     v record;
     v_ended uuid[];
 BEGIN
-    SELECT k.judged_at, k.live INTO v_now, v_live FROM lock_tasks_v1(p_task, p_now) k;
+    SELECT k.judged_at, k.live, k.busy INTO v_now, v_live, v_busy
+        FROM lock_tasks_v1(p_task, p_now) k;
     WITH command AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.task ORDER BY c.ord) AS place
         FROM unnest(p_namespace, p_task, p_key, p_hash, p_expected)
@@ -42,6 +44,7 @@ BEGIN
     ), judged AS (
         SELECT f.*, CASE
             WHEN f.place > 1 THEN 'again'
+            WHEN f.task = ANY (v_busy) THEN 'locked'
             WHEN f.namespace_id IS DISTINCT FROM f.namespace THEN 'not_found'
             WHEN f.known_hash = f.hash THEN 'repeat'
             WHEN f.known_hash IS NOT NULL THEN 'idempotency_conflict'

@@ -1,5 +1,6 @@
 -- Close sessions, once. What was assigned and not started goes back at once, since nobody was
--- authorised to run it; what runs keeps its lease, so that the worker can resume elsewhere.
+-- authorised to run it; what runs keeps its lease, so that the worker can resume elsewhere. A lease
+-- that another transaction holds is left to it, or to its own end.
 -- Returns the queue and route of each task that waits again.
 CREATE OR REPLACE FUNCTION close_sessions_v1(
     p_session uuid[], p_reason text[], p_now timestamptz DEFAULT NULL
@@ -24,7 +25,7 @@ BEGIN
                       AND l.state = 'LEASED');
     SELECT array_agg(k.attempt_id) INTO v_back FROM (
         SELECT l.attempt_id FROM lease l WHERE l.attempt_id = ANY (v_back) AND l.state = 'LEASED'
-        ORDER BY l.attempt_id FOR NO KEY UPDATE) k;
+        ORDER BY l.attempt_id FOR NO KEY UPDATE SKIP LOCKED) k;
     IF v_back IS NOT NULL THEN
         RETURN QUERY SELECT b.queue_id, b.route_id FROM lapse_leases_v1(v_back, v_now) b
             WHERE b.waiting;

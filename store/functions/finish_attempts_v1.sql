@@ -12,9 +12,12 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = o
 SET enable_nestloop = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
-    v_now timestamptz := lock_leases_v1(p_attempt, p_now);
+    v_now timestamptz;
+    v_busy uuid[];
     v record;
 BEGIN
+    SELECT k.judged_at, k.busy INTO v_now, v_busy
+        FROM lock_leases_v1(p_attempt, p_now, cardinality(p_attempt) = 1) k;
     WITH command AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.attempt ORDER BY c.ord) AS place
         FROM unnest(p_namespace, p_session, p_task, p_attempt, p_epoch, p_outcome, p_code,
@@ -28,6 +31,7 @@ BEGIN
                 AS available_at,
             CASE
                 WHEN c.place > 1 THEN 'again'
+                WHEN c.attempt = ANY (v_busy) THEN 'locked'
                 WHEN c.instance IS NOT NULL THEN CASE
                     WHEN NOT holds_attempt_v1(c.namespace, c.instance, c.secret_hash, c.attempt)
                          OR l.task_id <> c.task OR l.epoch <> c.epoch THEN 'attempt_not_found'

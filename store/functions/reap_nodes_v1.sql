@@ -1,5 +1,6 @@
 -- Give up nodes whose beat is older than p_dead_after_ms and close their sessions, and sessions
--- whose node is not known at all. Returns the given-up nodes and the routes to wake.
+-- whose node is not known at all; a session that somebody holds is left to the next call. Returns the
+-- given-up nodes and the routes to wake.
 CREATE OR REPLACE FUNCTION reap_nodes_v1(
     p_dead_after_ms bigint, p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (node_id uuid, queue_id uuid, route_id bigint)
@@ -22,6 +23,9 @@ BEGIN
           AND NOT EXISTS (SELECT 1 FROM node n WHERE n.id = s.node_id);
     RETURN QUERY SELECT d.id, NULL::uuid, NULL::bigint FROM unnest(v_dead) AS d (id);
     IF v_session IS NOT NULL THEN
+        v_session := ARRAY(SELECT k.id FROM (
+            SELECT s.id FROM session s WHERE s.id = ANY (v_session)
+            ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED) k);
         RETURN QUERY SELECT NULL::uuid, c.queue_id, c.route_id
             FROM close_sessions_v1(v_session,
                 array_fill('node_lost'::text, ARRAY[cardinality(v_session)]), p_now) c;

@@ -10,9 +10,11 @@ SET enable_nestloop = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz;
+    v_busy uuid[];
 BEGIN
     PERFORM lock_gates_v1(p_gate);
-    v_now := lock_leases_v1(p_attempt, p_now);
+    SELECT k.judged_at, k.busy INTO v_now, v_busy
+        FROM lock_leases_v1(p_attempt, p_now, cardinality(p_attempt) = 1) k;
     RETURN QUERY
     WITH command AS MATERIALIZED (
         SELECT c.*, row_number() OVER (PARTITION BY c.attempt ORDER BY c.ord) AS place
@@ -23,6 +25,7 @@ BEGIN
             l.start_message_id,
             CASE
                 WHEN c.place > 1 THEN 'again'
+                WHEN c.attempt = ANY (v_busy) THEN 'locked'
                 WHEN s.closed_at IS NOT NULL OR s.id IS NULL THEN 'session_superseded'
                 WHEN s.expires_at <= v_now THEN 'session_expired'
                 WHEN l.attempt_id IS NULL THEN 'late'

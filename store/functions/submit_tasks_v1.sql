@@ -1,7 +1,9 @@
 -- Accept tasks: one submission row, one task row and one ready row each, or nothing (R-090..R-094).
 -- Codes: created · repeat (same key, same meaning) · idempotency_conflict · deadline_order.
 -- A deadline must leave room in the years that RFC 3339 can write (INV-36).
--- A race on one key is decided by the unique index; the loser reads the winner's row afterwards.
+-- A race on one key is decided by the unique index; the loser reads the winner's row afterwards. That
+-- is the only row that submissions share, so a wait for a lock is a wait for the whole store: no part
+-- of the batch would fare better, and its node looks stuck, as it is.
 CREATE OR REPLACE FUNCTION submit_tasks_v1(
     p_namespace uuid[], p_key text[], p_hash bytea[], p_task uuid[], p_queue uuid[],
     p_route bigint[], p_gate bigint[], p_payload bytea[], p_priority smallint[],
@@ -11,7 +13,7 @@ CREATE OR REPLACE FUNCTION submit_tasks_v1(
     p_now timestamptz DEFAULT NULL
 ) RETURNS TABLE (code text, task_id uuid, state text, revision bigint)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-SET enable_nestloop = off SET enable_mergejoin = off AS $$
+SET enable_nestloop = off SET enable_mergejoin = off SET lock_timeout = 0 AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -11,14 +12,26 @@ from typing import Any
 import pytest
 
 from gateway import lanes, limits
+from gateway.faults import Fault
 from gateway.lanes import Lane, Order, Refused
 from orbit_sdk.protocol.errors import ErrorCode
+from tests.gateway.harness import eventually
 
 Execute = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 
 
 class Away(Exception):
     """The store cannot be reached."""
+
+
+class Held(Exception):
+    """Another transaction holds something of the batch."""
+
+
+def fault_of(error: Exception) -> Fault:
+    if isinstance(error, Away):
+        return Fault.AWAY
+    return Fault.LOCKED if isinstance(error, Held) else Fault.GUILTY
 
 
 class Replies:
@@ -72,7 +85,7 @@ async def running(*lanes: Lane[Any, Any]) -> AsyncIterator[None]:
 
 
 def lane(store: Execute, **changes: Any) -> Lane[str, str]:
-    return Lane("test", store, is_passing=lambda error: isinstance(error, Away), **changes)
+    return Lane("test", store, judge=fault_of, **changes)
 
 
 async def test_a_lone_command_waits_for_nothing_and_a_burst_is_one_call() -> None:
@@ -377,13 +390,93 @@ async def test_again_goes_into_a_later_batch() -> None:
         asked.append(list(items))
         return ["again" if len(asked) == 1 and item == "b" else item for item in items]
 
-    one = lane(store, again=lambda outcome: outcome == "again", width=1)
+    one = lane(store, again={"again": 0.0}.get, width=1)
     for name in "abc":
         one.offer(name, replies)
     async with running(one):
         await replies.wait(3)
     assert asked == [["a", "b", "c"], ["b"]]
     assert sorted(replies.got) == [("a", "a"), ("b", "b"), ("c", "c")]
+
+
+async def test_a_command_whose_row_is_held_comes_again_and_costs_no_other_its_turn() -> None:
+    """INV-39: it is asked for again and again until its row is free, and others go meanwhile."""
+    replies, asked, is_free = Replies(), Counter[str](), asyncio.Event()
+
+    async def store(items: Sequence[str]) -> Sequence[str]:
+        asked.update(items)
+        return ["locked" if item == "b" and not is_free.is_set() else item for item in items]
+
+    one = lane(store, again={"locked": 0.001}.get, width=1)
+    async with running(one):
+        for number, name in enumerate(("a", "b", "c", "d", "e")):
+            one.offer(name, replies)
+            await replies.wait(number + (number < 1))
+        assert [name for name, _ in replies.got] == ["a", "c", "d", "e"]
+        await eventually(lambda: asked["b"] > 3)
+        assert one.open == 1
+        is_free.set()
+        await replies.wait(5)
+    assert (asked.pop("b") > 3, set(asked.values())) == (True, {1})
+
+
+@pytest.mark.parametrize("held", [0, 3, 99])
+async def test_a_lock_that_lasts_is_no_guilt_and_the_others_are_answered(held: int) -> None:
+    """INV-39: a store that gives up waiting for one row of a batch."""
+    store, replies = Store(), Replies()
+    name, is_free = str(held), asyncio.Event()
+    store.fails = lambda items: Held() if name in items and not is_free.is_set() else None
+    one = lane(store, width=1)
+    for number in range(100):
+        one.offer(str(number), replies)
+    async with running(one):
+        await replies.wait(99)
+        assert name not in dict(replies.got)
+        one.offer("later", replies)
+        await replies.wait(100)
+        assert replies.got[-1] == ("later", "later!")
+        is_free.set()
+        await replies.wait(101)
+    assert replies.got[-1] == (name, f"{name}!")
+
+
+async def test_a_lock_that_outlasts_patience_is_unavailable_and_nothing_is_done_later() -> None:
+    """INV-37."""
+    store, replies = Store(), Replies()
+    store.fails = lambda items: Held() if "a" in items else None
+    one = lane(store, width=1, patience_s=0.2)
+    async with running(one):
+        one.offer("a", replies)
+        await replies.wait(1)
+        assert replies.got == [("a", "refused:unavailable")]
+        assert one.open == 0
+        calls = len(store.calls)
+        one.offer("b", replies)
+        await replies.wait(2)
+    assert store.calls[calls:] == [["b"]]
+
+
+async def test_a_store_that_answers_is_not_stuck_though_rows_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-40: halves are calls of their own; a node does not look stuck for one held row."""
+    store, replies = Store(), Replies()
+    now = [100.0]
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    seen = []
+
+    def fails(items: Sequence[str]) -> Exception | None:
+        seen.append(one.stuck_s())
+        now[0] += 2
+        return Held() if "a" in items else None
+
+    store.fails = fails
+    one = lane(store, width=1)
+    for name in "abcd":
+        one.offer(name, replies)
+    async with running(one):
+        await replies.wait(3)
+    assert seen[:5] == [0.0] * 5, "the whole, two halves, two single ones"
 
 
 async def test_a_full_lane_refuses_and_takes_again_when_it_has_room() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import limits
+from gateway.faults import Fault
 from gateway.lanes import Lane
 from gateway.worker.registration import Registration
 from gateway.worker.socket import WorkerSocket
@@ -72,7 +73,7 @@ class Surroundings:
             async def execute(items: Any) -> Any:
                 return [answer(item) for item in items]
 
-            return Lane("fake", execute, is_passing=lambda _: False)
+            return Lane("fake", execute, judge=lambda _: Fault.GUILTY)
 
         self.open = lane(lambda item: self.opens(item))
         self.capacity = lane(lambda _: None)
@@ -235,7 +236,7 @@ async def test_an_end_of_the_link_while_the_hello_is_judged_still_closes_the_ses
         await judged.wait()
         return [opened(capacity=item.capacity) for item in items]
 
-    around.open = Lane("slow", slow, is_passing=lambda _: False)
+    around.open = Lane("slow", slow, judge=lambda _: Fault.GUILTY)
     around.lanes = (around.open, *around.lanes[1:])
     async with connected(around, peer, ready=False) as (socket, task):
         peer.say(hello())
@@ -255,7 +256,7 @@ async def test_the_session_is_closed_only_after_its_commands_are_answered() -> N
         await answered.wait()
         return [done() for _ in items]
 
-    finishing = Lane("slow", slow, is_passing=lambda _: False)
+    finishing = Lane("slow", slow, judge=lambda _: Fault.GUILTY)
     around.attempts["finish"] = finishing
     around.lanes = (*around.lanes, finishing)
     async with connected(around, peer) as (_, task):

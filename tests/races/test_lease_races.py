@@ -18,6 +18,7 @@ from store import commands, dispatch
 from store.commands import AttemptCommand, CommandOutcome, FinishCommand
 from store.dispatch import ClaimPair
 from tests.races.repeats import CHEAP, SEED
+from tests.store.race import carried_out
 from tests.store.waits import waiting
 from tests.store.world import LEASE_MS, World
 from tests.waiting import wait_until
@@ -34,9 +35,24 @@ class Side:
 
     @asynccontextmanager
     async def holding(self, statement: str, *args: object) -> AsyncIterator[None]:
-        async with self._connection.transaction():
+        """What the statement locks, or has begun to write, which it never finishes."""
+        transaction = self._connection.transaction()
+        await transaction.start()
+        try:
             assert await self._connection.fetchval(statement, *args) is not None
             yield
+        finally:
+            await transaction.rollback()
+
+
+ENDED_BY_ANOTHER = """
+INSERT INTO attempt (id, task_id, namespace_id, instance_id, session_id, epoch, state, granted_at,
+                     finished_at, lease_until, task_state, task_revision)
+SELECT attempt_id, task_id, namespace_id, instance_id, session_id, epoch, 'EXPIRED', granted_at,
+       granted_at, lease_until, 'WAITING', revision FROM lease WHERE attempt_id = $1
+RETURNING id
+"""
+"""Whoever ends this attempt meanwhile gets as far as its row in the history, and waits."""
 
 
 async def finish(db: Db, world: World, report: FinishCommand, ms: float = 0) -> CommandOutcome:
@@ -119,7 +135,7 @@ async def test_b03_a_report_that_comes_while_the_sweep_is_half_way(world: World)
     sweeper, reporter = await world.other(), await world.other()
     for _ in range(CHEAP):
         held = await world.running(worker, recovery_safety="RECONCILE_ONLY")
-        async with side.holding("SELECT id FROM task WHERE id = $1 FOR UPDATE", held.task_id):
+        async with side.holding(ENDED_BY_ANOTHER, held.attempt_id):
             [swept] = await blocked(watcher, 1, sweep(sweeper, world, LEASE_MS))
             report = world.finish_of(held)
             [reported] = await blocked(watcher, 2, finish(reporter, world, report))
@@ -193,7 +209,7 @@ async def test_b05_sweepers_that_read_before_the_renewals_expire_nothing_live(
         half = [world.again(start) for start in list(live.values())[: len(live) // 2]]
         batch = half if turn == 19 else renewals
         outcomes, *swept = await asyncio.gather(
-            commands.renew_leases(renewer, batch, now=world.at(LEASE_MS - 1)),
+            carried_out(commands.renew_leases, renewer, batch, world.at(LEASE_MS - 1)),
             sweep(one, world, LEASE_MS),
             sweep(two, world, LEASE_MS),
         )

@@ -1,10 +1,11 @@
-"""Races of renewals with a store that is slow to commit: B-04.
+"""Races of renewals with a store that is slow to commit, B-04, or in which somebody holds a row.
 
 Workers are those of the SDK, since what is at stake is a sum: the time until a worker renews, the
 wait for a call of the gateway, and the call. Its one second of margin is a tenth of the shortest
 lease of ten seconds for which it is meant; under a shorter one both are scaled down together.
 """
 
+import asyncio
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from orbit_sdk.worker import lease
 from runtime import failpoints
 from tests.races.house import AT_ONCE, House, OpenHouse
 from tests.races.repeats import IS_FULL, size
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400 if IS_FULL else 240)
 
@@ -74,3 +76,32 @@ async def shares_between_commits(house: House) -> list[float]:
     """Between two committed renewals of one attempt, by the clock of the store, in leases."""
     lease_s = house.lease_ms / 1000
     return sorted(row[0] / lease_s for row in await house.rows(RENEWED) if row[0] is not None)
+
+
+async def test_a_row_that_somebody_holds_costs_no_other_lease(house_of: OpenHouse) -> None:
+    """INV-20, INV-39, INV-40: for as long as work takes that lives by its renewals."""
+    count, work_s = 40, 10.0
+    async with house_of(lease_ms=4_000) as house, house.crew(2, count // 2, work_s) as runs:
+        tasks = await house.submit(count, retry=AT_ONCE)
+        await house.until("SELECT count(*) FROM lease WHERE state = 'RUNNING'", count)
+        unready = asyncio.create_task(unready_of(house))
+        async with house.pools.background.acquire() as side, side.transaction():
+            held = await side.fetchval(
+                "SELECT task_id FROM lease ORDER BY attempt_id LIMIT 1 FOR UPDATE"
+            )
+            await house.until(
+                "SELECT count(*) FROM task WHERE state = 'SUCCEEDED'", count - 1, timeout_s=30
+            )
+        assert not unready.done(), "a gateway called itself unready"
+        unready.cancel()
+        await house.until("SELECT count(*) FROM task WHERE state IS NULL", 0, timeout_s=60)
+    assert {task for task in tasks if runs[task] != 1} <= {held}
+
+
+async def unready_of(house: House) -> None:
+    """Returns as soon as any gateway is not ready."""
+
+    async def all_ready() -> bool:
+        return all(gateway.node.readiness().ready for gateway in house.gateways)
+
+    await wait_until(all_ready, lambda ready: not ready, timeout_s=600)

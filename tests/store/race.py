@@ -1,7 +1,8 @@
 """Two transactions on one thing, led by lock waits: no sleeping, Postgres says who waits."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,21 @@ from tests.store.waits import waiting
 from tests.store.world import World
 
 Act = Callable[["asyncpg.Connection[Any]"], Awaitable[Any]]
+
+
+async def carried_out(
+    act: Callable[..., Awaitable[list[Any]]],
+    db: "asyncpg.Connection[Any]",
+    items: Sequence[Any],
+    now: datetime,
+) -> list[Any]:
+    """The outcomes of a batch; what somebody else held meanwhile is sent again, as a lane does."""
+    outcomes = await act(db, items, now=now)
+    while held := [place for place, found in enumerate(outcomes) if found.code == "locked"]:
+        again = await act(db, [items[place] for place in held], now=now)
+        for place, found in zip(held, again, strict=True):
+            outcomes[place] = found
+    return outcomes
 
 
 class Race:

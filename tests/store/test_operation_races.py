@@ -14,7 +14,7 @@ from store import commands, dispatch, operations
 from store.commands import AttemptCommand, CommandOutcome
 from store.dispatch import ClaimPair
 from store.operations import GateOutcome, TaskOutcome
-from tests.store.race import Act, Race
+from tests.store.race import Act, Race, carried_out
 from tests.store.world import LEASE_MS, World
 
 REPEATS = 100
@@ -368,11 +368,12 @@ async def test_batches_against_moving_tasks_miss_none_and_never_deadlock(world: 
         pairs = [ClaimPair(task_id, idle.session_id, world.id()) for task_id in task_ids]
         wishes = [world.cancellation(task_id) for task_id in task_ids]
         forth, back, _, _ = await asyncio.gather(
-            operations.cancel_tasks(world.connection, wishes, now=world.now),
-            operations.cancel_tasks(
+            carried_out(operations.cancel_tasks, world.connection, wishes, world.now),
+            carried_out(
+                operations.cancel_tasks,
                 others[0],
                 [world.cancellation(task_id) for task_id in reversed(task_ids)],
-                now=world.now,
+                world.now,
             ),
             dispatch.claim_tasks(others[1], pairs, LEASE_MS, now=world.now),
             closing(world, worker.session_id)(others[2]),

@@ -13,7 +13,7 @@ import pytest
 from store import commands, dispatch
 from store.commands import AttemptCommand, CommandOutcome
 from store.dispatch import ClaimPair
-from tests.store.race import Act, Race
+from tests.store.race import Act, Race, carried_out
 from tests.store.world import LEASE_MS, World
 
 REPEATS = 100
@@ -218,6 +218,7 @@ async def test_batches_of_commands_in_other_orders_never_deadlock(world: World) 
         theirs = [world.again(start) for start in reversed(starts)]
         act = commands.start_attempts if turn == 0 else commands.renew_leases
         for outcomes in await asyncio.gather(
-            act(world.connection, mine, now=world.now), act(other, theirs, now=world.now)
+            carried_out(act, world.connection, mine, world.now),
+            carried_out(act, other, theirs, world.now),
         ):
             assert {o.code for o in outcomes} == {"ok"}
