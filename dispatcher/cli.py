@@ -7,6 +7,7 @@ import click
 
 from dispatcher.main import Dispatcher
 from runtime import failpoints
+from runtime.collector import scan_seldom
 from runtime.logs import configure_logging
 from runtime.settings import DispatcherSettings, SettingsError, load_settings
 from runtime.signals import stop_on_signals
@@ -30,6 +31,7 @@ def dispatcher() -> None:
 
 
 async def _run(settings: DispatcherSettings) -> None:
+    scan_seldom()
     with stop_on_signals() as stop:
         try:
             await Dispatcher(settings).run(stop)

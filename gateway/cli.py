@@ -1,7 +1,6 @@
 """`orbit gateway`: run one gateway until SIGTERM or SIGINT, then leave in good order."""
 
 import asyncio
-import gc
 from typing import Final
 
 import click
@@ -12,6 +11,7 @@ from gateway.node import Node
 from gateway.server import GatewayServer, listen, serve
 from gateway.worker.lease_secret import KeyRing
 from runtime import failpoints
+from runtime.collector import scan_seldom
 from runtime.logs import configure_logging, get_logger
 from runtime.settings import GatewaySettings, SettingsError, load_settings
 from runtime.signals import stop_on_signals
@@ -19,7 +19,6 @@ from store.bus import Bus
 from store.pool import Pools, open_pools
 
 log: Final = get_logger(__name__)
-GC_THRESHOLDS: Final = (20_000, 20, 20)
 
 
 @click.command()
@@ -74,9 +73,7 @@ async def run(settings: GatewaySettings, host: str, port: int) -> None:
         ping_interval_s=settings.ping_interval_s,
         grace_s=settings.drain_grace_ms / 1000,
     )
-    # What exists now stays, and a frame leaves no cycles behind: scan seldom.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    scan_seldom()
     log.info("gateway_listening", host=host, port=sock.getsockname()[1], node_id=node.node_id)
     with stop_on_signals() as stop:
         serving = asyncio.create_task(serve(server, node, sock))

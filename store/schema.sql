@@ -109,7 +109,8 @@ CREATE TABLE public.attempt_default (
     task_state text CONSTRAINT attempt_task_state_not_null NOT NULL,
     task_revision bigint CONSTRAINT attempt_task_revision_not_null NOT NULL,
     CONSTRAINT attempt_state_check CHECK ((state = ANY (ARRAY['SUCCEEDED'::text, 'FAILED'::text, 'CANCELLED'::text, 'EXPIRED'::text, 'UNKNOWN'::text])))
-);
+)
+WITH (autovacuum_analyze_threshold='200000', autovacuum_vacuum_insert_threshold='200000');
 
 CREATE TABLE public.audit (
     id bigint NOT NULL,
@@ -160,7 +161,8 @@ CREATE TABLE public.event (
     attempt_id uuid,
     "position" bigint,
     occurred_at timestamp with time zone NOT NULL
-);
+)
+WITH (autovacuum_analyze_threshold='200000', autovacuum_vacuum_insert_threshold='200000');
 
 ALTER TABLE public.event ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.event_id_seq
@@ -254,7 +256,7 @@ CREATE TABLE public.lease (
     CONSTRAINT lease_lease_ms_check CHECK (((lease_ms >= 1000) AND (lease_ms <= 120000))),
     CONSTRAINT lease_state_check CHECK ((state = ANY (ARRAY['LEASED'::text, 'RUNNING'::text])))
 )
-WITH (fillfactor='60', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2');
+WITH (fillfactor='60', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='200000');
 
 CREATE TABLE public.namespace (
     id uuid NOT NULL,
@@ -303,7 +305,7 @@ CREATE TABLE public.ready (
     max_delay_ms bigint NOT NULL,
     attempt_timeout_ms bigint NOT NULL
 )
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.2');
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_threshold='200000');
 
 CREATE TABLE public.receipt (
     attempt_id uuid NOT NULL,
@@ -384,7 +386,8 @@ CREATE TABLE public.submission (
     state text,
     revision bigint,
     CONSTRAINT submission_hash_check CHECK ((octet_length(hash) = 32))
-);
+)
+WITH (autovacuum_analyze_threshold='200000', autovacuum_vacuum_insert_threshold='200000');
 
 CREATE TABLE public.task (
     id uuid NOT NULL,
@@ -460,7 +463,7 @@ CREATE TABLE public.task_default (
     CONSTRAINT task_revision_check CHECK ((revision >= 1)),
     CONSTRAINT task_state_check CHECK ((state = ANY (ARRAY['SUCCEEDED'::text, 'FAILED'::text, 'CANCELLED'::text, 'NEEDS_REVIEW'::text])))
 )
-WITH (fillfactor='75');
+WITH (fillfactor='75', autovacuum_analyze_threshold='200000', autovacuum_vacuum_threshold='100000');
 
 CREATE TABLE public.worker_instance (
     id uuid NOT NULL,

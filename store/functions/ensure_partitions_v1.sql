@@ -28,7 +28,9 @@ BEGIN
                            v_table || '_default') INTO v_clash USING v_low, v_high;
             CONTINUE WHEN v_clash;
             EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L) '
-                           'WITH (fillfactor = 75)', v_name, v_table, v_low, v_high);
+                           'WITH (fillfactor = 75, autovacuum_analyze_threshold = 200000, '
+                           'autovacuum_vacuum_threshold = 100000, '
+                           'autovacuum_vacuum_insert_threshold = 200000)', v_name, v_table, v_low, v_high);
             v_made := v_made + 1;
         END LOOP;
     END LOOP;

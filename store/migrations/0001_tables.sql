@@ -291,11 +291,20 @@ CREATE TABLE audit (
     occurred_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Hot tables are small and churn: clean them early and without pauses.
+-- Hot tables are small and churn: clean them early and without pauses. No statement of ours needs
+-- true statistics (docs/decisions/0002), so they are taken seldom.
 ALTER TABLE ready SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000,
-    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.2);
+    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 200000);
 ALTER TABLE lease SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000,
-    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.2);
+    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 200000);
+ALTER TABLE submission SET (autovacuum_analyze_threshold = 200000,
+    autovacuum_vacuum_insert_threshold = 200000);
+ALTER TABLE event SET (autovacuum_analyze_threshold = 200000,
+    autovacuum_vacuum_insert_threshold = 200000);
+ALTER TABLE task_default SET (autovacuum_analyze_threshold = 200000,
+    autovacuum_vacuum_threshold = 100000);
+ALTER TABLE attempt_default SET (autovacuum_analyze_threshold = 200000,
+    autovacuum_vacuum_insert_threshold = 200000);
 
 -- What an assignment carries, as claim_tasks_v1 and load_assignments_v1 return it.
 CREATE TYPE assignment_v1 AS (
