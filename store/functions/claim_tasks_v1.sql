@@ -1,6 +1,7 @@
 -- Grant: turn ready rows into LEASED leases, only what can be proven here: the row is still ready
 -- and due, the session is current and open, its instance is not draining and serves the route, the
 -- gate is open, and the instance holds fewer leases than its capacity (INV-1, INV-12, INV-17).
+-- A session that somebody holds for longer than a commit takes gets nothing; the others are served.
 -- Returns only what was won, with what an assignment carries; payloads above p_inline_max stay away.
 -- The commit need not wait for the disk: a grant authorises nothing until its start is durable, and
 -- the start's own commit makes every earlier one durable too.
@@ -13,16 +14,25 @@ SET enable_nestloop = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz;
+    v_session uuid[];
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM lock_gates_v1(ARRAY(
         SELECT (SELECT q.gate_id FROM queue q WHERE q.id = s.queue_id) FROM session s
         WHERE s.id = ANY (p_session)));
-    PERFORM 1 FROM session s WHERE s.id = ANY (p_session) ORDER BY s.id FOR NO KEY UPDATE;
+    BEGIN
+        PERFORM set_config('lock_timeout', '250ms', true);
+        PERFORM 1 FROM session s WHERE s.id = ANY (p_session) ORDER BY s.id FOR NO KEY UPDATE;
+        v_session := p_session;
+    EXCEPTION WHEN lock_not_available THEN
+        v_session := ARRAY(SELECT k.id FROM (
+            SELECT s.id FROM session s WHERE s.id = ANY (p_session)
+            ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED) k);
+    END;
     v_now := coalesce(p_now, clock_timestamp());
     RETURN QUERY
     WITH asked AS MATERIALIZED (
-        SELECT * FROM session WHERE id = ANY (p_session)
+        SELECT * FROM session WHERE id = ANY (v_session)
     ), slot AS MATERIALIZED (
         SELECT s.id, s.node_id, s.instance_id, s.queue_id, i.routes,
                s.capacity - (SELECT count(*) FROM lease l WHERE l.instance_id = s.instance_id)

@@ -79,6 +79,22 @@ async def test_b17_whatever_step_fails_by_our_own_fault_no_task_is_lost(
         await nothing_is_held(house)
 
 
+async def test_a_session_that_somebody_holds_gets_nothing_and_stops_nobody(house: House) -> None:
+    """INV-9, INV-39: though each claim would have something for it too."""
+    async with house.crew(2, 4) as runs:
+        await house.until("SELECT count(*) FROM session WHERE closed_at IS NULL", 2)
+        async with house.pools.background.acquire() as side, side.transaction():
+            held = await side.fetchval("SELECT id FROM session ORDER BY id LIMIT 1 FOR UPDATE")
+            tasks = await house.submit(40)
+            await settled(house, timeout_s=12)
+            used = await house.rows("SELECT DISTINCT session_id FROM attempt")
+            assert len(used) == 1
+            assert used[0][0] != held
+        tasks += await house.submit(40)
+        await settled(house)
+        assert {runs[task] for task in tasks} == {1}
+
+
 async def settled(house: House, timeout_s: float = 20) -> None:
     await house.until("SELECT count(*) FROM task WHERE state IS NULL", 0, timeout_s=timeout_s)
 
