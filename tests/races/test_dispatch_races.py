@@ -84,9 +84,10 @@ async def test_a_session_that_somebody_holds_gets_nothing_and_stops_nobody(house
     async with house.crew(2, 4) as runs:
         await house.until("SELECT count(*) FROM session WHERE closed_at IS NULL", 2)
         async with house.pools.background.acquire() as side, side.transaction():
+            await side.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             held = await side.fetchval("SELECT id FROM session ORDER BY id LIMIT 1 FOR UPDATE")
             tasks = await house.submit(40)
-            await settled(house, timeout_s=12)
+            await settled(house, timeout_s=60)
             used = await house.rows("SELECT DISTINCT session_id FROM attempt")
             assert len(used) == 1
             assert used[0][0] != held

@@ -80,17 +80,18 @@ async def shares_between_commits(house: House) -> list[float]:
 
 async def test_a_row_that_somebody_holds_costs_no_other_lease(house_of: OpenHouse) -> None:
     """INV-20, INV-39, INV-40: for as long as work takes that lives by its renewals."""
-    count, work_s = 40, 10.0
-    async with house_of(lease_ms=4_000) as house, house.crew(2, count // 2, work_s) as runs:
+    count, work_s = 40, 12.0
+    async with house_of(lease_ms=10_000) as house, house.crew(2, count // 2, work_s) as runs:
         tasks = await house.submit(count, retry=AT_ONCE)
         await house.until("SELECT count(*) FROM lease WHERE state = 'RUNNING'", count)
         unready = asyncio.create_task(unready_of(house))
         async with house.pools.background.acquire() as side, side.transaction():
+            await side.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             held = await side.fetchval(
                 "SELECT task_id FROM lease ORDER BY attempt_id LIMIT 1 FOR UPDATE"
             )
             await house.until(
-                "SELECT count(*) FROM task WHERE state = 'SUCCEEDED'", count - 1, timeout_s=30
+                "SELECT count(*) FROM task WHERE state = 'SUCCEEDED'", count - 1, timeout_s=60
             )
         assert not unready.done(), "a gateway called itself unready"
         unready.cancel()
