@@ -33,7 +33,6 @@ class GatewayApp:
     """Sends each connection to the part that serves it."""
 
     def __init__(self, http: ASGIApp, worker: WorkerEndpoint, answers: Answers) -> None:
-        self.http: Final = http
         self.bodies: Final = BodyRoom(http)
         self._worker = worker
         self._answers = answers
